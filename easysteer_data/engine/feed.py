@@ -1,0 +1,110 @@
+"""Keeps an engine busy: puts tagged prompts in without draining it, and yields requests as they finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from easysteer_data.engine.wire import RequestTag
+from easysteer_data.errors import SettingsError
+from easysteer_data.select import SelectSpec
+
+_OURS = ("extra_args", "skip_reading_prefix_cache", "max_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How each prompt is run.
+
+    Attributes:
+        max_tokens: 1 = the prompt's forward pass only.
+        options: further arguments of SamplingParams.
+    """
+
+    max_tokens: int
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise SettingsError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        taken = [name for name in _OURS if name in self.options]
+        if taken:
+            raise SettingsError(f"{', '.join(taken)}: set by the capture itself; leave it out")
+        if self.options.get("n", 1) != 1:
+            raise SettingsError(f"n={self.options['n']}: capture follows one completion per prompt; use n=1")
+
+    def params(self, tag: RequestTag) -> Any:
+        """Return the request's SamplingParams; the prefix cache never stands in for a computed prompt."""
+        from vllm import SamplingParams
+
+        options = {"temperature": 0.0, **self.options}
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            skip_reading_prefix_cache=True,
+            extra_args=tag.to_extra_args(),
+            **options,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt to be run.
+
+    Attributes:
+        tag: index of the prompt, which its rows carry.
+        prompt: what `LLM.generate` takes.
+        select: which of its rows are wanted, None = all.
+    """
+
+    tag: int
+    prompt: Any
+    select: SelectSpec | None
+
+
+class Feed:
+    """Runs prompts through an engine.
+
+    Args:
+        llm: the engine.
+        sampling: how each prompt is run.
+        window: prompts that the engine holds at most; None = all at once.
+    """
+
+    def __init__(self, llm: Any, sampling: Sampling, window: int | None = None) -> None:
+        self._llm = llm
+        self._sampling = sampling
+        self._window = window
+        self._running: dict[str, tuple[int, str]] = {}  # outer request id -> (tag, vLLM's internal id)
+
+    def run(self, requests: Iterable[Request]) -> Iterator[list[tuple[int, Any]]]:
+        """Yield, engine step by engine step, the (tag, RequestOutput) of the requests that finished with it.
+
+        An exception, or a consumer that stops, aborts what is still running, so the engine stays usable.
+        """
+        waiting = iter(requests)
+        try:
+            self._fill(waiting)
+            while self._running:
+                outputs = [output for output in self._llm.llm_engine.step() if output.finished]
+                ours = [output for output in outputs if output.request_id in self._running]
+                yield [(self._running.pop(output.request_id)[0], output) for output in ours]
+                self._fill(waiting)
+        finally:
+            if self._running:
+                internal_ids = [internal_id for _, internal_id in self._running.values()]
+                self._llm.llm_engine.abort_request(internal_ids, internal=True)
+                self._running.clear()
+
+    def _fill(self, waiting: Iterator[Request]) -> None:
+        room = None if self._window is None else self._window - len(self._running)
+        requests = list(islice(waiting, room))
+        if not requests:
+            return
+        tags = [RequestTag(r.tag, None if r.select is None else r.select.to_wire()) for r in requests]
+        params = [self._sampling.params(tag) for tag in tags]
+        ids = self._llm.enqueue([r.prompt for r in requests], params, use_tqdm=False)
+        for internal_id, tag in zip(ids, tags, strict=True):
+            # An internal id is the outer id, a number, plus "-" and 8 hex digits; outputs carry the outer id.
+            self._running[internal_id.partition("-")[0]] = (tag.prompt, internal_id)

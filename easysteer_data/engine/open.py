@@ -1,0 +1,81 @@
+"""Opens a stock vLLM engine whose workers are tapped, and closes it so that its memory is given back."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from easysteer_data.engine.versions import check_vllm_version
+from easysteer_data.engine.wire import KEY
+from easysteer_data.errors import SettingsError
+from easysteer_data.types import STREAMS, Stream
+
+WORKERS = {
+    "cpu": "easysteer_data.engine.worker_cpu.CPUTapWorker",
+    "cuda": "easysteer_data.engine.worker_gpu.GPUTapWorker",
+}
+
+
+def tap_arguments(
+    streams: Sequence[Stream] = ("hidden_states",), layers: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Return the arguments that make `LLM(...)` a tapped engine.
+
+    Args:
+        streams: the streams to tap; each one holds a buffer of max_num_batched_tokens rows a layer.
+        layers: true layer ids to tap, None = all.
+    """
+    unknown = sorted(set(streams) - set(STREAMS))
+    if unknown or not streams:
+        raise SettingsError(f"streams: {unknown or 'none given'}; choose from {', '.join(STREAMS)}")
+    from vllm.platforms import current_platform
+
+    device = "cpu" if current_platform.is_cpu() else "cuda"
+    options = {"streams": list(streams), "layers": None if layers is None else sorted(set(layers))}
+    return {"worker_cls": WORKERS[device], "additional_config": {KEY: options}}
+
+
+def open_llm(
+    model: str,
+    *,
+    streams: Sequence[Stream] = ("hidden_states",),
+    layers: Sequence[int] | None = None,
+    in_process: bool | None = None,
+    **llm_kwargs: Any,
+) -> Any:
+    """Open a vLLM `LLM` that is ready for `easysteer_data.hidden_states.capture`.
+
+    Args:
+        model: folder or name of the model, as for `LLM`.
+        streams: streams to tap.
+        layers: true layer ids to tap, None = all. A subset saves buffers; a capture may ask for fewer.
+        in_process: run the engine in this process (True) or in a child (False); None leaves it to vLLM.
+        **llm_kwargs: passed to `LLM` (dtype, max_model_len, enforce_eager, ...).
+
+    Raises:
+        UnsupportedEngineError: vLLM is missing or its version was not checked.
+        SettingsError: an unknown stream, or a layer that the model does not have.
+    """
+    check_vllm_version()
+    if in_process is not None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_process else "1"
+    from vllm import LLM
+
+    arguments = tap_arguments(streams, layers)
+    arguments["additional_config"] |= llm_kwargs.pop("additional_config", {})
+    return LLM(model=model, **{"use_tqdm_on_load": False, **arguments, **llm_kwargs})
+
+
+def close_llm(llm: Any) -> None:
+    """Shut the engine down, so that another one can follow in this process.
+
+    Drop your own references to `llm` for its memory to come back.
+    """
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    gc.collect()
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    cleanup_dist_env_and_memory()

@@ -1,0 +1,59 @@
+"""The tap's CUDA kernel, in Triton: no sync and no allocation, so CUDA graphs can hold it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _tap_kernel(
+    hidden,
+    residual,
+    slot_map,
+    switch,
+    rows,
+    width,
+    hidden_stride,
+    residual_stride,
+    HAS_RESIDUAL: tl.constexpr,  # noqa: N803 - Triton's constants are in capitals
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    if tl.load(switch) != 0:
+        token = tl.program_id(0).to(tl.int64)
+        slot = tl.load(slot_map + token).to(tl.int64)
+        if slot >= 0:
+            column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+            inside = column < width
+            value = tl.load(hidden + token * hidden_stride + column, mask=inside)
+            if HAS_RESIDUAL:
+                value = value + tl.load(residual + token * residual_stride + column, mask=inside)
+            tl.store(rows + slot * width + column, value, mask=inside)
+
+
+def launch_tap(
+    hidden: torch.Tensor,
+    residual: torch.Tensor | None,
+    slot_map: torch.Tensor,
+    switch: torch.Tensor,
+    rows: torch.Tensor,
+) -> None:
+    """Run the kernel over all tokens of the batch, padding included; shapes as in `ops.tap`."""
+    n_tokens, width = hidden.shape
+    if n_tokens == 0:
+        return
+    _tap_kernel[(n_tokens, triton.cdiv(width, _BLOCK))](
+        hidden,
+        hidden if residual is None else residual,
+        slot_map,
+        switch,
+        rows,
+        width,
+        hidden.stride(0),
+        0 if residual is None else residual.stride(0),
+        residual is not None,
+        _BLOCK,
+    )

@@ -1,0 +1,132 @@
+"""What the driver tells a worker: plain dicts that cross process borders, and the types at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from easysteer_data.types import Stream
+
+# Our key in LLM(additional_config=...) and in SamplingParams.extra_args.
+KEY = "easysteer_data"
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShape:
+    """The layers of a stream that are captured, and the values per row of each."""
+
+    layer_ids: tuple[int, ...]
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """Which layers of which streams to record, and how.
+
+    Attributes:
+        layers: stream -> layer ids.
+        dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's.
+        spool: folder for rows that must cross to another process, None = hand them over in this process.
+    """
+
+    layers: Mapping[Stream, Sequence[int]]
+    dtype: str | None
+    spool: str | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return a dict that msgpack can carry."""
+        layers = {stream: list(ids) for stream, ids in self.layers.items()}
+        return {"layers": layers, "dtype": self.dtype, "spool": self.spool}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> StartOrder:
+        """Rebuild the order on the worker."""
+        return cls(wire["layers"], wire["dtype"], wire["spool"])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTag:
+    """What travels with each request: which prompt it is and which of its rows are wanted.
+
+    Attributes:
+        prompt: index of the prompt in the driver's list.
+        select: wire form of a SelectSpec, None = every row.
+    """
+
+    prompt: int
+    select: Mapping[str, Any] | None
+
+    def to_extra_args(self) -> dict[str, Any]:
+        """Return the value of `SamplingParams.extra_args`."""
+        return {KEY: {"prompt": self.prompt, "select": None if self.select is None else dict(self.select)}}
+
+    @classmethod
+    def of(cls, sampling_params: Any) -> RequestTag | None:
+        """Read the tag of a request, None where the request is not ours."""
+        tag = (getattr(sampling_params, "extra_args", None) or {}).get(KEY)
+        return None if tag is None else cls(tag["prompt"], tag["select"])
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one engine step, in batch order.
+
+    Attributes:
+        prompt: int32 [n], index of the prompt.
+        position: int32 [n], absolute position of the row's token.
+        token_id: int32 [n], the token that the model read there.
+        values: stream -> Tensor [n_layers, n, width] in the storage dtype, layers as ordered.
+        peaks: stream -> float32 [n_layers, n], largest absolute value of the row before it was narrowed;
+            NaN and infinity stay, 0 means an all-zero row.
+    """
+
+    prompt: torch.Tensor
+    position: torch.Tensor
+    token_id: torch.Tensor
+    values: Mapping[Stream, torch.Tensor]
+    peaks: Mapping[Stream, torch.Tensor]
+
+    def __len__(self) -> int:
+        return int(self.prompt.shape[0])
+
+    def n_bytes(self) -> int:
+        """Bytes held by the rows."""
+        return sum(value.numel() * value.element_size() for value in self.values.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a worker says of itself.
+
+    Attributes:
+        rank: rank of the worker in the whole engine.
+        tensor_rank: rank among the workers that share each layer.
+        n_tensor_ranks: number of these.
+        n_pipeline_ranks: number of ranks that layers are spread over.
+        pid: process id; equal to the driver's for an in-process engine.
+        runner: "V1" or "V2".
+        dtype: the model's dtype, as in "float32".
+        streams: stream -> {"layer_ids", "width", "layouts"} for every stream that is tapped.
+    """
+
+    rank: int
+    tensor_rank: int
+    n_tensor_ranks: int
+    n_pipeline_ranks: int
+    pid: int
+    runner: str
+    dtype: str
+    streams: Mapping[Stream, Mapping[str, Any]]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return a dict that msgpack can carry."""
+        return {name: getattr(self, name) for name in self.__slots__}

@@ -1,0 +1,110 @@
+"""`capture`: prompts through an engine, chosen rows out, labelled and proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from easysteer_data.engine.feed import Feed, Request, Sampling
+from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, prove
+from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.wire import StreamShape
+from easysteer_data.errors import EngineError, SettingsError
+from easysteer_data.hidden_states.result import CaptureResult, RowLabels
+from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
+from easysteer_data.types import Stream
+
+Select = SelectSpec | Mapping[str, Any]
+
+
+def capture(
+    llm: Any,
+    prompts: Sequence[Any],
+    max_tokens: int = 1,
+    layers: Sequence[int] | None = None,
+    dtype: str | torch.dtype | None = None,
+    select: Select | None = None,
+    per_prompt_selects: Sequence[Select | None] | None = None,
+    stream: Stream = "hidden_states",
+    steering: object = None,
+    **generate_kwargs: Any,
+) -> CaptureResult:
+    """Run prompts and return the rows of one stream.
+
+    Args:
+        llm: a vLLM `LLM` opened by `easysteer_data.open_llm`.
+        prompts: texts, or whatever else `LLM.generate` takes.
+        max_tokens: tokens to generate; 1 = the prompt's forward pass only.
+        layers: true layer ids, None = all that are hooked.
+        dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's.
+        select: which rows, for all prompts; None = all.
+        per_prompt_selects: one per prompt; overrides `select` for that prompt, None entries keep it.
+        stream: "hidden_states", "router_logits" or "attention_heads".
+        steering: not built yet.
+        **generate_kwargs: passed to SamplingParams; temperature is 0.0 unless given.
+
+    Returns:
+        The rows, checked one by one against the requests' own tokens and positions.
+
+    Raises:
+        ValueError: another number of `per_prompt_selects` than prompts; a layer or stream that is not hooked.
+        RuntimeError: more than one worker.
+        ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
+    """
+    if steering is not None:
+        raise NotImplementedError("steering= while capturing is not built yet")
+    prompts = list(prompts)
+    selects = _selects_of(len(prompts), select, per_prompt_selects)
+    sampling = Sampling(max_tokens, generate_kwargs)
+    engine = TappedEngine(llm)
+    shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers)}
+    with CaptureSession(engine, shapes, dtype) as session:
+        feed = Feed(llm, sampling)
+        requests = [Request(i, prompt, selects[i]) for i, prompt in enumerate(prompts)]
+        finished = dict(pair for step in feed.run(requests) for pair in step)
+        chunks = session.fetch()
+    outputs = [finished[i] for i in range(len(prompts))]
+    records = [_record(i, output, selects[i]) for i, output in enumerate(outputs)]
+    warn_clamped(selects, [len(record.prompt_token_ids) for record in records])
+    rows = prove(chunks, records, shapes, session.dtype)
+    return _result(rows, stream, shapes[stream], outputs, engine)
+
+
+def _selects_of(
+    n_prompts: int, select: Select | None, per_prompt: Sequence[Select | None] | None
+) -> list[SelectSpec | None]:
+    default = coerce_select(select)
+    if per_prompt is None:
+        return [default] * n_prompts
+    if len(per_prompt) != n_prompts:
+        raise SettingsError(f"per_prompt_selects has {len(per_prompt)} entries for {n_prompts} prompts")
+    return [default if one is None else coerce_select(one) for one in per_prompt]
+
+
+def _record(i: int, output: Any, select: SelectSpec | None) -> FinishedPrompt:
+    completion = output.outputs[0]
+    if output.prompt_token_ids is None or completion.finish_reason == "error":
+        raise EngineError(f"prompt {i}: the engine finished it with an error")
+    return FinishedPrompt(
+        i, f"request {output.request_id}", output.prompt_token_ids, completion.token_ids, select
+    )
+
+
+def _result(
+    rows: ProvenRows, stream: Stream, shape: StreamShape, outputs: Sequence[Any], engine: TappedEngine
+) -> CaptureResult:
+    req_ids = [output.request_id for output, n in zip(outputs, rows.n_rows, strict=True) for _ in range(n)]
+    labels = RowLabels(req_ids, rows.index.position.tolist(), rows.index.token_id.tolist())
+    layouts = {
+        layer_id: {"width": shape.width, **layout}
+        for layer_id, layout in engine.layouts(stream).items()
+        if layer_id in shape.layer_ids
+    }
+    return CaptureResult(
+        layers=dict(zip(shape.layer_ids, rows.values[stream], strict=True)),
+        meta=dict.fromkeys(shape.layer_ids, labels),
+        outputs=outputs,
+        layouts=layouts or None,
+    )
