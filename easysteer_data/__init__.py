@@ -1,1 +1,55 @@
-"""Capture activations on a stock vLLM into WebDataset shards, and serve them to probes and steering vectors."""
+"""Capture activations on a stock vLLM into WebDataset shards, and serve them to probes and steering vectors.
+
+Importing this package imports neither vllm nor lightning; each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from easysteer_data.datamodule import ActivationDataModule
+    from easysteer_data.engine.open import close_llm, open_llm
+    from easysteer_data.hidden_states import CaptureResult, capture
+    from easysteer_data.probes import LinearProbe
+    from easysteer_data.select import SelectSpec
+    from easysteer_data.shards import Run, decode_safetensors, open_run, unpack_rows
+
+_HOMES = {
+    "ActivationDataModule": "datamodule",
+    "CaptureResult": "hidden_states",
+    "LinearProbe": "probes",
+    "Run": "shards",
+    "SelectSpec": "select",
+    "capture": "hidden_states",
+    "close_llm": "engine.open",
+    "decode_safetensors": "shards",
+    "open_llm": "engine.open",
+    "open_run": "shards",
+    "unpack_rows": "shards",
+}
+
+__all__ = [
+    "ActivationDataModule",
+    "CaptureResult",
+    "LinearProbe",
+    "Run",
+    "SelectSpec",
+    "capture",
+    "close_llm",
+    "decode_safetensors",
+    "open_llm",
+    "open_run",
+    "unpack_rows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

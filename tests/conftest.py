@@ -18,7 +18,7 @@ os.environ.update(
     VLLM_NO_USAGE_STATS="1",
 )
 
-from tests.tiny import save_tiny  # noqa: E402 - after the environment that vLLM reads on import
+from tests.tiny import save_tiny
 
 
 class Engines:

@@ -1,4 +1,4 @@
-"""Rows as Hugging Face computes them: one forward pass a prompt, float32, on the CPU. Knows nothing of vLLM."""
+"""Rows as Hugging Face computes them: one forward pass a prompt, in float32. Knows nothing of vLLM."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from easysteer_data.hidden_states import CaptureResult, capture
 
+from easysteer_data.hidden_states import CaptureResult, capture
 from tests import oracle
 
 TEXTS = ["The city of Paris is in France.", "A quick brown fox", "Numbers", "Héllo wörld, naïve café 🙂."]

@@ -1,0 +1,8 @@
+"""From an experiment's settings to a run folder: plan, feed the engine, collect, prove, write."""
+
+from __future__ import annotations
+
+from easysteer_data.capture_run.plan import CapturePlan, plan_capture
+from easysteer_data.capture_run.run import CaptureOutcome, capture_corpus
+
+__all__ = ["CaptureOutcome", "CapturePlan", "capture_corpus", "plan_capture"]

@@ -1,0 +1,191 @@
+"""The typed settings of an experiment, one frozen dataclass a config group, and how they are read.
+
+Pure checks, no I/O. `build` is the only way in from a config: unknown keys are refused by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from easysteer_data.corpus.settings import CorpusSettings
+from easysteer_data.errors import SettingsError
+from easysteer_data.types import Stream
+
+T = TypeVar("T")
+StorageDtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Which model.
+
+    Attributes:
+        path: folder of a Hugging Face model, or its name on a hub.
+        dtype: dtype of the weights and activations; "auto" takes the model's own.
+        max_model_len: longest prompt plus completion in tokens; None = the model's window.
+    """
+
+    path: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """How vLLM runs it.
+
+    Attributes:
+        enforce_eager: run without torch.compile and CUDA graphs: starts sooner, runs slower on GPUs.
+        in_process: run the engine in this process; False = in a child process; None = vLLM's choice.
+        max_num_seqs: prompts in one step at most; None = vLLM's choice.
+        max_num_batched_tokens: tokens in one step at most; None = vLLM's choice.
+        gpu_memory_utilization: share of the device's memory for weights and KV cache; None = vLLM's choice.
+        options: further arguments of vLLM's `LLM`.
+    """
+
+    enforce_eager: bool = False
+    in_process: bool | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def llm_kwargs(self) -> dict[str, Any]:
+        """Return the arguments of `LLM` that are set."""
+        named = ("enforce_eager", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+        values = {name: getattr(self, name) for name in named}
+        return {name: value for name, value in values.items() if value is not None} | dict(self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureSettings:
+    """What is captured.
+
+    Attributes:
+        streams: the streams to store.
+        layers: true layer ids, None = all.
+        dtype: storage dtype of the rows.
+        max_tokens: tokens to generate for each prompt; 1 = the prompt's forward pass only.
+    """
+
+    streams: tuple[Stream, ...] = ("hidden_states",)
+    layers: tuple[int, ...] | None = None
+    dtype: StorageDtype = "float32"
+    max_tokens: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """How rows are divided over files.
+
+    Attributes:
+        shard_bytes: target size of one layer's shard.
+        min_shards: at least this many shards, where there are as many prompts, so that readers can share.
+        max_buffer_bytes: rows of all layers in memory at once; makes shards smaller where it must.
+    """
+
+    shard_bytes: int = 512 * 2**20
+    min_shards: int = 8
+    max_buffer_bytes: int = 4 * 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """How a run is served.
+
+    Attributes:
+        stream: the stream to read.
+        layers: one layer, a list of layers, or None for all.
+        batch_size: rows a batch.
+        num_workers: loader processes.
+        seed: of the order of training rows.
+    """
+
+    stream: Stream = "hidden_states"
+    layers: int | tuple[int, ...] | None = None
+    batch_size: int = 4096
+    num_workers: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings:
+    """How the linear probe is fitted.
+
+    Attributes:
+        C: inverse strength of the L2 penalty, with scikit-learn's meaning.
+        optimizer: "lbfgs" needs all training rows in one batch; "adamw" takes any batch size.
+        max_epochs: passes over the training rows at most.
+        learning_rate: of AdamW.
+    """
+
+    C: float = 1.0
+    optimizer: Literal["lbfgs", "adamw"] = "lbfgs"
+    max_epochs: int = 100
+    learning_rate: float = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSettings:
+    """Everything that defines an experiment; every stage reads its own part.
+
+    Attributes:
+        name: names the outputs.
+        out: folder of the experiment's outputs.
+        progress: show progress bars.
+        select: which rows are kept, as fields of SelectSpec; None = all.
+    """
+
+    name: str
+    out: str
+    model: ModelSettings
+    corpus: CorpusSettings
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    capture: CaptureSettings = field(default_factory=CaptureSettings)
+    select: Mapping[str, Any] | None = None
+    shards: ShardSettings = field(default_factory=ShardSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+    progress: bool = True
+
+
+def build(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Make a settings dataclass, and its nested ones, from plain values.
+
+    Raises:
+        SettingsError: an unknown key (names the nearest valid one), a missing key, or a wrong type.
+    """
+    _refuse_unknown(cls, values, "")
+    try:
+        return TypeAdapter(cls).validate_python(values)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_describe(dict(fault)) for fault in error.errors())) from error
+
+
+def _refuse_unknown(cls: type, values: Mapping[str, Any], path: str) -> None:
+    hints = get_type_hints(cls)
+    valid = [f.name for f in fields(cls)]
+    for key, value in values.items():
+        if key not in valid:
+            raise SettingsError(unknown_key(f"{path}{key}", [f"{path}{name}" for name in valid]))
+        if isinstance(value, Mapping) and is_dataclass(hints[key]):
+            _refuse_unknown(hints[key], value, f"{path}{key}.")
+
+
+def unknown_key(key: str, valid: list[str]) -> str:
+    """Return the message for a key that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"valid keys are {', '.join(valid)}"
+    return f"unknown key {key!r}; {hint}"
+
+
+def _describe(fault: Mapping[str, Any]) -> str:
+    key = ".".join(str(part) for part in fault["loc"] if not str(part).startswith(("constrained", "tuple[")))
+    if fault["type"] == "missing":
+        return f"{key}: must be given"
+    return f"{key}: {fault['msg'].removeprefix('Value error, ')} (got {fault['input']!r})"

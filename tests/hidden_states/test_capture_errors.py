@@ -1,0 +1,112 @@
+"""Bad input has a clear error, and the engine stays usable after any of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from easysteer_data.engine.feed import Feed
+from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
+from easysteer_data.hidden_states import capture, get_all_hidden_states_generate
+from easysteer_data.select import SelectSpec
+
+PROMPTS = ["The city of Paris is in France.", "A quick brown fox"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": [3]}, r"layers \[3\] are not hooked; this engine has layers 0 to 2"),
+        ({"layers": []}, "not hooked"),
+        ({"dtype": "int8"}, "dtype 'int8' can't hold rows"),
+        ({"stream": "router_logits"}, "stream 'router_logits' is not tapped"),
+        ({"per_prompt_selects": [None]}, "1 entries for 2 prompts"),
+        ({"select": {"prompt_position": [0]}}, "prompt_positions"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"n": 2}, "n=2"),
+        ({"extra_args": {}}, "extra_args: set by the capture itself"),
+    ],
+)
+def test_unusable_arguments_are_refused_by_name(llm: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        capture(llm, PROMPTS, **arguments)
+    assert len(capture(llm, PROMPTS)) == 2
+
+
+def test_steering_is_named_as_not_built_yet(llm: Any) -> None:
+    with pytest.raises(NotImplementedError, match="steering"):
+        capture(llm, PROMPTS, steering=object())
+
+
+def test_a_prompt_beyond_the_window_leaves_the_engine_usable(llm: Any) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match="512"):
+        capture(llm, ["fine", {"prompt_token_ids": [5] * 600}])
+    assert llm.llm_engine.get_num_unfinished_requests() == 0
+    assert len(capture(llm, PROMPTS)) == 2
+
+
+def test_an_exception_on_the_way_aborts_the_requests_and_stops_the_stream(llm: Any) -> None:
+    def capture_and_fail() -> None:
+        engine = TappedEngine(llm)
+        with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", None)}, None):
+            from easysteer_data.engine.feed import Request, Sampling
+
+            feed = Feed(llm, Sampling(20, {"ignore_eos": True}))
+            for _ in feed.run([Request(0, PROMPTS[0], None)]):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture_and_fail()
+    assert llm.llm_engine.get_num_unfinished_requests() == 0
+    assert len(capture(llm, PROMPTS)) == 2
+
+
+def test_captures_can_not_be_nested(llm: Any) -> None:
+    engine = TappedEngine(llm)
+    with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", [0])}, None):
+        with pytest.raises(EngineError, match="can't be nested"):
+            capture(llm, PROMPTS)
+    assert len(capture(llm, PROMPTS)) == 2
+
+
+def test_a_failure_inside_the_worker_reaches_the_caller_with_its_traceback(llm: Any) -> None:
+    from easysteer_data.engine.feed import Request, Sampling
+
+    class Broken(SelectSpec):
+        def to_wire(self) -> dict[str, Any]:
+            return {"prompt": "nothing"}
+
+    engine = TappedEngine(llm)
+    shapes = {"hidden_states": engine.shape("hidden_states", [0])}
+    with CaptureSession(engine, shapes, None) as session:
+        feed = Feed(llm, Sampling(1, {}))
+        list(feed.run([Request(0, PROMPTS[0], Broken(prompt="all"))]))
+        with pytest.raises(EngineError, match="SettingsError"):
+            session.fetch()
+    assert len(capture(llm, PROMPTS)) == 2
+
+
+def test_the_wrapper_refuses_lists_beside_a_select(llm: Any) -> None:
+    with pytest.raises(SettingsError, match="can't be combined"):
+        get_all_hidden_states_generate(llm, PROMPTS, positions=[0], select={"prompt": "all"})
+    with pytest.raises(ValueError, match="positions"):
+        get_all_hidden_states_generate(llm, PROMPTS, positions=[])
+
+
+def test_an_engine_without_our_worker_is_told_what_to_add(engines: Any, tiny_model: Path) -> None:
+    engines.close()
+    from vllm import LLM
+
+    from easysteer_data.engine.open import close_llm
+
+    plain = LLM(model=str(tiny_model), dtype="float32", enforce_eager=True, max_model_len=128)
+    try:
+        with pytest.raises(UnsupportedEngineError, match=r"worker_cls='easysteer_data\.engine"):
+            capture(plain, PROMPTS)
+    finally:
+        close_llm(plain)
