@@ -1,0 +1,79 @@
+"""One row of a corpus file before it is a prompt. Knows its columns and its line, not what they are for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from easysteer_data.errors import CorpusError
+from easysteer_data.types import Label
+
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    bool: "true or false",
+    float: "a decimal number",
+    int: "a number",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row as the file has it.
+
+    Attributes:
+        source: `file:line`, 1-based, the line on which the row starts.
+        columns: column -> value; text, number, bool, None, list or dict.
+        typed: False where the format knows text alone (CSV), so that "1" may be meant as a number
+            and an empty cell as no value.
+    """
+
+    source: str
+    columns: Mapping[str, object]
+    typed: bool = True
+
+    def value(self, column: str) -> object:
+        """Return a column's value; CorpusError where the row lacks the column."""
+        if column not in self.columns:
+            raise missing_column(self.source, column, self.columns)
+        return self.columns[column]
+
+    def given(self, column: str | None) -> object | None:
+        """Return a column's value, None where it is not asked for, absent, null or an empty CSV cell."""
+        value = None if column is None else self.columns.get(column)
+        return None if value == "" and not self.typed else value
+
+    def text(self, column: str) -> str:
+        """Return a column that must hold text."""
+        value = self.value(column)
+        if not isinstance(value, str):
+            raise self._unfit(column, value, "text")
+        return value
+
+    def name(self, column: str) -> str:
+        """Return a column that must hold text or a whole number, as text."""
+        value = self.value(column)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise self._unfit(column, value, "text or a whole number")
+        return str(value)
+
+    def label(self, column: str | None) -> Label | None:
+        """Return the label, None where the row has none."""
+        if column is None or (value := self.given(column)) is None:
+            return None
+        if not isinstance(value, str | int | float | bool):
+            raise self._unfit(column, value, "text, a number, true or false")
+        return value
+
+    def _unfit(self, column: str, value: object, needed: str) -> CorpusError:
+        kind = "null" if value is None else _KINDS.get(type(value), "text")
+        return CorpusError(f"{self.source}: column {column!r} holds {kind}; it must hold {needed}")
+
+
+def missing_column(source: str, column: str, columns: Collection[str]) -> CorpusError:
+    """Return the error that lists the columns there are, the most alike first."""
+    nearest = difflib.get_close_matches(column, columns, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    listed = ", ".join(repr(name) for name in columns)
+    return CorpusError(f"{source}: there is no column {column!r}; the columns are {listed}{hint}")

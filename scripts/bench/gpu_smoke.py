@@ -1,0 +1,208 @@
+"""On a GPU: rows of compiled engines, CUDA graphs on, against the eager engine and Hugging Face; prints JSON.
+
+`python scripts/bench/gpu_smoke.py` opens one engine after the other, each in a process of its own:
+V2 runner compiled, eager and untapped; V1 runner compiled. Needs vllm and transformers, no model: it makes
+a random Llama of 8 layers, and no tokenizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+LAYERS = (0, 3, 5, 7)
+N_NEW = 17  # 16 of them are read by the model
+ENGINES: dict[str, dict[str, Any]] = {
+    "eager_v2": {"eager": True, "v2": True, "tapped": True},
+    "compiled_v2": {"eager": False, "v2": True, "tapped": True},
+    "untapped_v2": {"eager": False, "v2": True, "tapped": False},
+    "compiled_v1": {"eager": False, "v2": False, "tapped": True},
+    "child_v2": {"eager": False, "v2": True, "tapped": True, "child": True},
+}
+
+
+def make_model(folder: Path) -> None:
+    """Write a random bfloat16 Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        initializer_range=0.05,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+
+
+def prompts() -> list[dict[str, list[int]]]:
+    """48 prompts of mixed length, some longer than one step of the engine takes."""
+    rng = random.Random(1)  # noqa: S311
+    lengths = [rng.randrange(1, 200) for _ in range(46)] + [700, 1500]
+    return [{"prompt_token_ids": [rng.randrange(10, 32000) for _ in range(n)]} for n in lengths]
+
+
+def run_engine(kind: str, model: Path, out: Path) -> None:
+    """Open one engine, run the prompts, and leave its rows and tokens in `out`."""
+    options = ENGINES[kind]
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if options["v2"] else "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if options.get("child") else "0"
+    from vllm import LLM, SamplingParams
+
+    llm_options: dict[str, Any] = {
+        "model": str(model),
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "max_model_len": 2048,
+        "max_num_batched_tokens": 1024,
+        "enforce_eager": options["eager"],
+        "gpu_memory_utilization": 0.4,
+        "generation_config": "vllm",
+    }
+    sampling = {"max_tokens": N_NEW, "ignore_eos": True, "detokenize": False}
+    if not options["tapped"]:
+        llm = LLM(**llm_options)
+        outputs = llm.generate(prompts(), SamplingParams(temperature=0, **sampling), use_tqdm=False)
+        rows: dict[str, torch.Tensor] = {}
+        facts: dict[str, Any] = {}
+    else:
+        from easysteer_data import capture, open_llm
+        from easysteer_data.engine.session import TappedEngine
+
+        llm = open_llm(**llm_options, streams=("hidden_states", "attention_heads"))
+        result = capture(llm, prompts(), layers=LAYERS, **sampling)
+        heads = capture(llm, prompts()[:4], layers=LAYERS, stream="attention_heads", select={"prompt": "all"})
+        outputs = result.outputs
+        rows = {f"hidden.{layer_id}": result.rows(layer_id) for layer_id in LAYERS}
+        rows |= {f"heads.{layer_id}": heads.rows(layer_id) for layer_id in LAYERS}
+        rows["n_rows"] = torch.tensor([len(result.sample_positions(i)) for i in range(len(result))])
+        facts = {"runner": TappedEngine(llm).facts[0].runner}
+    facts |= {"cudagraph_mode": str(llm.llm_engine.vllm_config.compilation_config.cudagraph_mode)}
+    save_file(rows, out / f"{kind}.safetensors")
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    (out / f"{kind}.json").write_text(json.dumps({"tokens": tokens, "facts": facts}))
+
+
+def compare(rows: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
+    """Cosine and largest difference relative to the row's largest value."""
+    a, b = rows.float(), expected.float()
+    relative = (a - b).abs().amax(-1) / b.abs().amax(-1)
+    return {
+        "min_cosine": float(torch.nn.functional.cosine_similarity(a, b, dim=-1).min()),
+        "max_relative": float(relative.max()),
+        "median_relative": float(relative.median()),
+    }
+
+
+def hugging_face_rows(model: Path, out: Path) -> dict[str, dict[str, float]]:
+    """Compare the eager engine's rows with a Hugging Face forward over its own tokens, per layer."""
+    from transformers import LlamaForCausalLM
+
+    hf = LlamaForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda().eval()
+    rows = load_file(out / "eager_v2.safetensors")
+    tokens = json.loads((out / "eager_v2.json").read_text())["tokens"]
+    kept: dict[int, list[torch.Tensor]] = {layer_id: [] for layer_id in LAYERS}
+    hooks = [
+        hf.model.layers[layer_id].register_forward_hook(
+            lambda _m, _i, o, keep=kept[layer_id]: keep.append((o[0] if isinstance(o, tuple) else o)[0].cpu())
+        )
+        for layer_id in LAYERS
+    ]
+    with torch.inference_mode():
+        for prompt, new in zip(prompts(), tokens, strict=True):
+            ids = torch.tensor([[*prompt["prompt_token_ids"], *new[:-1]]]).cuda()
+            hf(ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return {
+        str(layer_id): compare(rows[f"hidden.{layer_id}"], torch.cat(kept[layer_id])) for layer_id in LAYERS
+    }
+
+
+def main() -> None:
+    """Run every engine and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES)
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        run_engine(arguments.engine, arguments.folder / "model", arguments.folder)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="gpu-smoke-"))
+    make_model(folder / "model")
+    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "layers": LAYERS, "engines": {}}
+    for kind in ENGINES:
+        command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            report["engines"][kind] = {"error": (done.stdout + done.stderr)[-3000:]}
+            continue
+        told = json.loads((folder / f"{kind}.json").read_text())
+        reference = json.loads((folder / "eager_v2.json").read_text())
+        same = sum(a == b for a, b in zip(told["tokens"], reference["tokens"], strict=True))
+        entry = {
+            **told["facts"],
+            "prompts_with_equal_tokens_as_eager": same,
+            "n_prompts": len(told["tokens"]),
+        }
+        rows, expected = load_file(folder / f"{kind}.safetensors"), load_file(folder / "eager_v2.safetensors")
+        if rows:
+            n_prompt = [len(prompt["prompt_token_ids"]) for prompt in prompts()]
+            starts = torch.cumsum(expected["n_rows"], 0) - expected["n_rows"]
+            prefill = torch.cat(
+                [torch.arange(s, s + n) for s, n in zip(starts.tolist(), n_prompt, strict=True)]
+            )
+            entry["rows_equal"] = {name: value.shape == expected[name].shape for name, value in rows.items()}
+            for layer_id in LAYERS:
+                name = f"hidden.{layer_id}"
+                entry[f"{name} prefill"] = compare(rows[name][prefill], expected[name][prefill])
+                entry[f"heads.{layer_id}"] = compare(rows[f"heads.{layer_id}"], expected[f"heads.{layer_id}"])
+            entry |= decode_rows(rows, expected, told["tokens"], reference["tokens"], n_prompt)
+        report["engines"][kind] = entry
+    untapped = json.loads((folder / "untapped_v2.json").read_text())["tokens"]
+    tapped = json.loads((folder / "compiled_v2.json").read_text())["tokens"]
+    report["compiled tokens unchanged by taps"] = sum(a == b for a, b in zip(untapped, tapped, strict=True))
+    report["eager_v2 against Hugging Face"] = hugging_face_rows(folder / "model", folder)
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+
+
+def decode_rows(
+    rows: dict[str, torch.Tensor],
+    expected: dict[str, torch.Tensor],
+    tokens: list[list[int]],
+    reference: list[list[int]],
+    n_prompt: list[int],
+) -> dict[str, Any]:
+    """Compare the decode rows of those prompts whose tokens are the same in both engines."""
+    places, first = [], 0
+    for i, n_rows in enumerate(expected["n_rows"].tolist()):
+        if tokens[i] == reference[i]:
+            places.append(torch.arange(first + n_prompt[i], first + n_rows))
+        first += n_rows
+    index = torch.cat(places) if places else torch.empty(0, dtype=torch.int64)
+    if not len(index):
+        return {"decode rows": 0}
+    return {"decode rows": len(index)} | {
+        f"hidden.{layer_id} decode": compare(
+            rows[f"hidden.{layer_id}"][index], expected[f"hidden.{layer_id}"][index]
+        )
+        for layer_id in LAYERS
+    }
+
+
+if __name__ == "__main__":
+    main()

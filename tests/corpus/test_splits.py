@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from easysteer_data.corpus import SplitSettings, assign_splits
+from easysteer_data.corpus.splits import check_splits, split_groups
+from easysteer_data.errors import CorpusError
+from easysteer_data.types import SPLITS, Prompt, Split
+
+unhurried = settings(deadline=None)
+
+corpora = st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), min_size=1, max_size=60)
+
+
+@st.composite
+def split_settings(draw: st.DrawFn) -> SplitSettings:
+    percents = sorted((draw(st.integers(0, 100)), draw(st.integers(0, 100))))
+    train, validation, test = percents[0], percents[1] - percents[0], 100 - percents[1]
+    return SplitSettings(train / 100, validation / 100, test / 100, seed=draw(st.integers(-5, 5)))
+
+
+def prompts_of(rows: list[tuple[str, str]]) -> list[Prompt]:
+    return [
+        Prompt(index=i, id=str(i), text=text, source=f"rows:{i + 1}", group=group)
+        for i, (group, text) in enumerate(rows)
+    ]
+
+
+@unhurried
+@given(corpora, split_settings())
+def test_no_group_is_in_two_splits(rows: list[tuple[str, str]], settings: SplitSettings) -> None:
+    splits: dict[str, set[Split]] = {}
+    for prompt in assign_splits(prompts_of(rows), settings):
+        assert prompt.group is not None
+        splits.setdefault(prompt.group, set()).add(prompt.split)
+    assert all(len(of_group) == 1 for of_group in splits.values())
+
+
+@unhurried
+@given(st.dictionaries(st.text(max_size=4), st.integers(1, 9), min_size=1), split_settings())
+def test_shares_of_prompts_are_within_the_largest_group_of_the_ratios(
+    sizes: dict[str, int], settings: SplitSettings
+) -> None:
+    splits = split_groups(sizes, settings)
+    for split, ratio in zip(SPLITS, settings.ratios, strict=True):
+        n_prompts = sum(size for group, size in sizes.items() if splits[group] == split)
+        assert abs(n_prompts - ratio * sum(sizes.values())) <= max(sizes.values()) + 1e-9
+        assert ratio > 0 or n_prompts == 0
+
+
+@unhurried
+@given(corpora, split_settings(), st.randoms())
+def test_the_order_of_the_corpus_plays_no_part(
+    rows: list[tuple[str, str]], settings: SplitSettings, random: Random
+) -> None:
+    prompts = prompts_of(rows)
+    shuffled = random.sample(prompts, len(prompts))
+    expected = {prompt.index: prompt.split for prompt in assign_splits(prompts, settings)}
+    assert {prompt.index: prompt.split for prompt in assign_splits(shuffled, settings)} == expected
+
+
+@pytest.mark.parametrize("n_prompts_a_group", [1, 2, 5])
+def test_150_groups_of_one_size_at_60_20_20_are_90_30_and_30(n_prompts_a_group: int) -> None:
+    sizes = {f"city {i}": n_prompts_a_group for i in range(150)}
+    splits = split_groups(sizes, SplitSettings(0.6, 0.2, 0.2))
+    assert Counter(splits.values()) == {"train": 90, "validation": 30, "test": 30}
+
+
+def test_groups_stand_in_the_order_of_the_sha256_of_seed_and_name() -> None:
+    names = [f"group {i}" for i in range(20)]
+    order = sorted(names, key=lambda name: hashlib.sha256(b"7\x00" + name.encode()).hexdigest())
+    splits = split_groups(dict.fromkeys(names, 1), SplitSettings(0.5, 0.25, 0.25, seed=7))
+    assert [splits[name] for name in order] == ["train"] * 10 + ["validation"] * 5 + ["test"] * 5
+
+
+def test_another_seed_deals_the_groups_out_anew() -> None:
+    sizes = dict.fromkeys(map(str, range(100)), 1)
+    assert split_groups(sizes, SplitSettings(seed=0)) != split_groups(sizes, SplitSettings(seed=1))
+
+
+def test_without_a_group_the_same_text_stays_in_one_split() -> None:
+    prompts = [
+        replace(prompt, group=None) for prompt in prompts_of([("", f"text {i % 40}") for i in range(80)])
+    ]
+    split_of = {prompt.text: prompt.split for prompt in assign_splits(prompts[:40], SplitSettings())}
+    assert all(prompt.split == split_of[prompt.text] for prompt in assign_splits(prompts, SplitSettings()))
+
+
+def test_splits_given_by_the_corpus_must_not_cut_a_group() -> None:
+    prompts = prompts_of([("Paris", "a"), ("Oslo", "b"), ("Paris", "c")])
+    check_splits(prompts)
+    with pytest.raises(CorpusError) as raised:
+        check_splits([*prompts[:2], replace(prompts[2], split="test")])
+    assert str(raised.value).startswith(
+        "rows:3: the split is 'test', but rows:1 of the same group ('Paris') is in 'train'"
+    )
