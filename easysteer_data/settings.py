@@ -101,14 +101,14 @@ class DataSettings:
     Attributes:
         stream: the stream to read.
         layers: one layer, a list of layers, or None for all.
-        batch_size: rows a batch.
+        batch_size: rows a batch, None = a whole split at once, as the solver "lbfgs" needs.
         num_workers: loader processes.
         seed: of the order of training rows.
     """
 
     stream: Stream = "hidden_states"
     layers: int | tuple[int, ...] | None = None
-    batch_size: int = 4096
+    batch_size: int | None = None
     num_workers: int = 0
     seed: int = 0
 
@@ -119,15 +119,13 @@ class ProbeSettings:
 
     Attributes:
         C: inverse strength of the L2 penalty, with scikit-learn's meaning.
-        optimizer: "lbfgs" needs all training rows in one batch; "adamw" takes any batch size.
-        max_epochs: passes over the training rows at most.
-        learning_rate: of AdamW.
+        solver: "lbfgs" needs all training rows in one batch; "adam" takes any batch size.
+        max_epochs: passes over the training rows for "adam".
     """
 
     C: float = 1.0
-    optimizer: Literal["lbfgs", "adamw"] = "lbfgs"
+    solver: Literal["lbfgs", "adam"] = "lbfgs"
     max_epochs: int = 100
-    learning_rate: float = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,49 @@
-"""A run of activations in, a probe and its figures on held-out groups out.
+"""A run of activations in, a probe of every layer and its figures on held-out groups out.
 
 `python -m pipelines.train_probe experiment=demo`
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+from easysteer_data.datamodule import ActivationDataModule
+from easysteer_data.probes import fit_linear_probe
+from easysteer_data.report import table, write_report
+from easysteer_data.settings import ExperimentSettings
+
+from .stage import run_stage
+
+
+def stage(settings: ExperimentSettings) -> None:
+    """Train a logistic probe on the experiment's captured run; print and write the figures."""
+    out = Path(settings.out)
+    data, probe = settings.data, settings.probe
+    datamodule = ActivationDataModule(
+        out / "capture",
+        layers=data.layers,
+        stream=data.stream,
+        batch_size=data.batch_size,
+        num_workers=data.num_workers,
+        seed=data.seed,
+    )
+    report = fit_linear_probe(
+        datamodule,
+        C=probe.C,
+        solver=probe.solver,
+        max_epochs=probe.max_epochs,
+        progress=settings.progress,
+        weights=out / "probe.safetensors",
+    )
+    write_report(report, out)
+    sys.stdout.write(f"{table(report)}\n\nwritten: {out}/report.json, report.png, probe.safetensors\n")
+
+
+def main() -> None:
+    """Entry point."""
+    run_stage("train_probe", stage)
+
+
+if __name__ == "__main__":
+    main()

@@ -83,7 +83,7 @@ def plan_capture(settings: ExperimentSettings) -> CapturePlan:
         fingerprint=fingerprint_of(described),
         settings=described["settings"],
         model=described["model"],
-        corpus=described["corpus"],
+        corpus={"name": _corpus_name(settings.corpus.path), **described["corpus"]},
         tokenizer=described["tokenizer"],
         versions=_versions(),
         tokenisation=asdict(ledger),
@@ -136,6 +136,11 @@ def _plan_shards(
     return plan_shards(
         n_rows, row_bytes, shard_bytes=max(shard_bytes, row_bytes), min_shards=shards.min_shards
     )
+
+
+def _corpus_name(path: str) -> str:
+    """The file's name without folders and suffixes; a title, no part of the fingerprint."""
+    return path.removeprefix("builtin:").rpartition("/")[2].partition(".")[0]
 
 
 def _model_dtype(settings: ExperimentSettings, facts: ModelFacts) -> str:

@@ -1,0 +1,70 @@
+"""Rows of a run as a map-style data set that hands out whole batches. Knows no split, order or Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.utils.data import Dataset
+
+from easysteer_data.sampler import RowNumbers
+from easysteer_data.shards import Run
+from easysteer_data.types import Stream
+
+Batch = dict[str, torch.Tensor]
+
+
+class ActivationDataset(Dataset[Batch]):
+    """Chosen rows of some layers of a run, memory-mapped; can be pickled for spawned loader workers.
+
+    A batch is a dict of tensors, rows in the order asked for:
+
+    - `x`: `dtype` [B, L, width], or [B, width] where one layer was given as an int.
+    - `y`: int64 [B] class index (-1: none) or float32 [B] (NaN: none); absent where the run has no labels.
+    - `prompt`, `position`, `token_id`: int32 [B].
+
+    Args:
+        run: the run.
+        stream: which of its streams.
+        layers: decoder blocks in the order of the L axis, or one block as an int.
+        rows: int64 [n], the run's row numbers that make up the data set.
+        dtype: element type of `x`.
+    """
+
+    def __init__(
+        self, run: Run, stream: Stream, layers: int | Sequence[int], rows: torch.Tensor, dtype: torch.dtype
+    ) -> None:
+        self.rows = rows
+        self._run = run
+        self._stream = stream
+        self._layers = layers
+        self._dtype = dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int | RowNumbers) -> Batch:
+        """One row without the axis B, or the batch of an int64 array of places in `rows`."""
+        if isinstance(index, int):
+            return {name: values[0] for name, values in self.__getitems__([index]).items()}
+        return self._batch(self.rows[torch.from_numpy(index)])
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """The batch of a list of places, as a DataLoader with `batch_size` asks for it."""
+        return self._batch(self.rows[torch.tensor(indices)])
+
+    def _batch(self, rows: torch.Tensor) -> Batch:
+        one_layer = isinstance(self._layers, int)
+        x = self._run.gather(
+            self._stream, [self._layers] if isinstance(self._layers, int) else self._layers, rows
+        )
+        index = self._run.index
+        batch = {
+            "x": (x.squeeze(1) if one_layer else x).to(self._dtype),
+            "prompt": index.prompt[rows],
+            "position": index.position[rows],
+            "token_id": index.token_id[rows],
+        }
+        if self._run.labels is not None:
+            batch["y"] = self._run.labels[rows]
+        return batch

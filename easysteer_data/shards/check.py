@@ -1,0 +1,94 @@
+"""What a shard must be before it is written. Knows tensors and the run's header, no file."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from easysteer_data.errors import ProofError, RunError
+from easysteer_data.shards.header import RunHeader, StreamHeader
+from easysteer_data.shards.statistics import RowStatistics
+from easysteer_data.types import CapturedShard, RowIndex, Stream
+
+
+def check_shard(shard: CapturedShard, header: RunHeader) -> None:
+    """Check prompts, row labels, layers, shapes and dtypes against the run's header.
+
+    Raises:
+        RunError: the shard is not the planned one; the message names the shard and what is odd.
+    """
+    where = f"shard {shard.number}"
+    if not 0 <= shard.number < len(header.plan):
+        raise RunError(f"{where}: the plan has shards 0 to {len(header.plan) - 1}")
+    _check_prompts(where, shard, header.plan[shard.number])
+    _check_index(where, shard)
+    if set(shard.values) != set(header.streams):
+        raise RunError(f"{where}: has streams {sorted(shard.values)}, the run has {sorted(header.streams)}")
+    for stream, shape in header.streams.items():
+        layers = shard.values[stream]
+        if sorted(layers) != list(shape.layer_ids):
+            raise RunError(f"{where}: has layers {sorted(layers)} of {stream}, the run has {shape.layer_ids}")
+        for layer_id, rows in layers.items():
+            _check_rows(f"{where}, {stream} layer {layer_id}", rows, len(shard.index), shape)
+
+
+def check_finite(shard: CapturedShard, stream: Stream, layer_id: int, statistics: RowStatistics) -> None:
+    """Refuse rows that are not finite, e.g. after an overflow of the storage dtype.
+
+    Raises:
+        ProofError: names the first such row's prompt, layer and position.
+    """
+    if math.isfinite(statistics.max_abs):
+        return
+    finite = torch.isfinite(shard.values[stream][layer_id]).all(dim=1)
+    row = int((~finite).nonzero()[0])
+    prompt, position = int(shard.index.prompt[row]), int(shard.index.position[row])
+    source = shard.prompts[prompt - shard.prompts[0].prompt.index].prompt.source
+    raise ProofError(
+        f"{stream} layer {layer_id}, prompt {prompt} ({source}), position {position}: the row is not finite; "
+        "if float16 overflowed, store bfloat16 or float32"
+    )
+
+
+def _check_prompts(where: str, shard: CapturedShard, planned: tuple[int, int]) -> None:
+    found = [captured.prompt.index for captured in shard.prompts]
+    if found != list(range(*planned)):
+        odd = f"{found[0]} to {found[-1]}" if found else "none"
+        raise RunError(
+            f"{where}: must hold prompts {planned[0]} to {planned[1] - 1} in order, found {len(found)}: {odd}"
+        )
+
+
+def _check_index(where: str, shard: CapturedShard) -> None:
+    """Each prompt has as many rows as it says, in order of (prompt, position), none twice."""
+    index = shard.index
+    for name in RowIndex.__dataclass_fields__:
+        column = getattr(index, name)
+        if column.dtype != torch.int32 or column.shape != (len(index),):
+            raise RunError(f"{where}: {name} must be int32 [{len(index)}], found {_shape(column)}")
+    n_rows = torch.tensor([captured.n_rows for captured in shard.prompts])
+    numbers = torch.tensor([captured.prompt.index for captured in shard.prompts], dtype=torch.int32)
+    if n_rows.min() < 0 or not torch.equal(numbers.repeat_interleave(n_rows), index.prompt):
+        raise RunError(
+            f"{where}: the rows' prompts are not the prompts' counts of rows, {int(n_rows.sum())} in all"
+        )
+    same_prompt = index.prompt[1:] == index.prompt[:-1]
+    backwards = same_prompt & (index.position[1:] <= index.position[:-1])
+    if backwards.any():
+        row = int(backwards.nonzero()[0]) + 1
+        raise RunError(
+            f"{where}: positions must ascend within a prompt, but prompt {int(index.prompt[row])} has "
+            f"{int(index.position[row])} after {int(index.position[row - 1])}"
+        )
+
+
+def _check_rows(where: str, rows: torch.Tensor, n_rows: int, shape: StreamHeader) -> None:
+    if rows.dtype != shape.torch_dtype or rows.shape != (n_rows, shape.width):
+        raise RunError(f"{where}: must be {shape.dtype} [{n_rows}, {shape.width}], found {_shape(rows)}")
+    if rows.device.type != "cpu":
+        raise RunError(f"{where}: must be in host memory, found it on {rows.device}")
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,108 @@
+"""Files that appear whole or not at all, and folders that remember them. Knows nothing of runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_PARTIAL = ".partial"
+
+
+class DurableFile:
+    """A file written under a temporary name; leaving the `with` block puts it on disk under its own name.
+
+    The temporary name is hidden and has another suffix, so that no `*.tar` pattern finds it. An exception in
+    the block removes the file; a killed process leaves it to `remove_partial_files`.
+
+    Attributes:
+        n_bytes: bytes written so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(f".{path.name}{_PARTIAL}")
+        self._sha256 = hashlib.sha256()
+        self.n_bytes = 0
+
+    def __enter__(self) -> Self:
+        # Unbuffered: the pieces are tensors of megabytes, a buffer would only copy them.
+        self._file = self._partial.open("wb", buffering=0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if kind is None:
+                os.fsync(self._file.fileno())
+        if kind is not None:
+            self._partial.unlink()
+            return
+        self._partial.replace(self._path)
+        sync_folder(self._path.parent)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes; a memoryview must be one of bytes (format "B")."""
+        self._sha256.update(data)
+        rest = memoryview(data)
+        self.n_bytes += len(rest)
+        while rest:  # one system call takes at most 2 GiB
+            rest = rest[self._file.write(rest) :]
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of what was written so far."""
+        return self._sha256.hexdigest()
+
+
+def write_durably(path: Path, data: bytes) -> DurableFile:
+    """Write a whole file; the returned record has its `n_bytes` and `sha256`."""
+    with DurableFile(path) as file:
+        file.write(data)
+    return file
+
+
+def append_durably(path: Path, data: bytes) -> None:
+    """Append and put it on disk; a full disk leaves the file as it was, a crash perhaps a part of `data`."""
+    with path.open("ab", buffering=0) as file:
+        n_before = file.seek(0, os.SEEK_END)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(n_before)
+            raise
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, and put each new one on disk."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Put the names in a folder on disk: a rename is not durable before its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a path is the temporary name of a file that was never finished."""
+    return path.name.startswith(".") and path.name.endswith(_PARTIAL)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove what a killed writer left anywhere under a folder."""
+    for path in sorted(folder.rglob(f".*{_PARTIAL}")):
+        path.unlink()

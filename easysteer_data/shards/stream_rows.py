@@ -1,0 +1,134 @@
+"""The rows of one stream across all shards, gathered from mapped files. Knows places, not what rows mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from easysteer_data.errors import RunError
+from easysteer_data.shards import layout
+from easysteer_data.shards.index import ShardIndex
+from easysteer_data.shards.manifest import Manifest
+from easysteer_data.shards.region import FileRegion
+from easysteer_data.types import Stream
+
+
+class StreamRows:
+    """Rows 0 to n of one stream, in order of (prompt, position).
+
+    A layer's files are mapped when it is first read. A pickled copy, such as a spawned loader worker's, maps
+    them anew.
+    """
+
+    def __init__(self, run: Path, manifest: Manifest, stream: Stream, shards: Sequence[ShardIndex]) -> None:
+        self._run = run
+        self._manifest = manifest
+        self._stream = stream
+        self._shards = tuple(shards)
+        self._header = manifest.header.streams[stream]
+        n_pack_rows = [pack.n_rows for shard in shards for pack in shard.packs]
+        self._first_rows = np.cumsum([0, *n_pack_rows])[:-1]
+        self._n_rows = manifest.n_rows
+        # Layer id -> for each pack, the element at which row 0 would lie if the pack went back so far.
+        self._starts: dict[int, NDArray[np.int64]] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_region", "_windows")}
+        return {**state, "_starts": {}}
+
+    def gather(self, layer_ids: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+        """Copy rows out of the files.
+
+        Args:
+            layer_ids: L stored layers, in any order.
+            rows: int64 [B], numbers of rows, in any order, repeated or not.
+
+        Returns:
+            [B, L, width] in the storage dtype.
+
+        Raises:
+            RunError: the run does not store such a layer.
+            IndexError: there is no such row.
+            BadShardError: a file of the layer is gone or has another size.
+        """
+        if rows.dtype != torch.int64 or rows.dim() != 1:
+            raise TypeError(f"rows must be int64 [B], found {rows.dtype} {list(rows.shape)}")
+        self._map(layer_ids)
+        wanted: NDArray[np.int64] = rows.numpy()
+        # As unsigned numbers, so that one pass finds negative ones too.
+        if len(wanted) and int(wanted.view(np.uint64).max()) >= self._n_rows:
+            raise IndexError(
+                f"rows must be in 0 to {self._n_rows - 1}, found {wanted.min()} to {wanted.max()}"
+            )
+        pack = self._first_rows.searchsorted(wanted, side="right") - 1
+        elements = wanted * self._header.width
+        starts = np.empty((len(wanted), len(layer_ids)), dtype=np.int64)
+        for column, layer_id in enumerate(layer_ids):
+            np.add(self._starts[layer_id].take(pack), elements, out=starts[:, column])
+        gathered = self._windows.index_select(0, torch.from_numpy(starts.reshape(-1)))
+        return gathered.view(len(wanted), len(layer_ids), self._header.width)
+
+    def column(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """The whole column `prompt`, `position`, `token_id` or `label`, [n_rows], alike in every layer."""
+        layer_id = self._header.layer_ids[0]
+        self._map([layer_id])
+        parts = [
+            self._region.data[start:stop].view(dtype) for start, stop in self._spans(layer_id, name).tolist()
+        ]
+        return torch.cat(parts)
+
+    @cached_property
+    def _region(self) -> FileRegion:
+        """Memory for the files of all layers, of which only those asked for are mapped."""
+        sizes = {file.name: file.n_bytes for entry in self._manifest.shards for file in entry.files}
+        return FileRegion(
+            [sizes[name] for layer_id in self._header.layer_ids for name in self._names(layer_id)]
+        )
+
+    @cached_property
+    def _windows(self) -> torch.Tensor:
+        """Every place where a row could start, [n, width], of which one gather takes those wanted.
+
+        The packs' headers and labels lie between the rows, so that no plain matrix covers them.
+        """
+        elements = self._region.data.view(self._header.torch_dtype)
+        width = self._header.width
+        return elements.as_strided((max(len(elements) - width + 1, 0), width), (1, 1))
+
+    def _map(self, layer_ids: Sequence[int]) -> None:
+        """Map the files of layers that are not yet mapped."""
+        for layer_id in layer_ids:
+            if layer_id in self._starts:
+                continue
+            if layer_id not in self._header.layer_ids:
+                stored = ", ".join(map(str, self._header.layer_ids))
+                raise RunError(f"{self._run} holds no layer {layer_id} of {self._stream}; it holds {stored}")
+            for place, name in zip(self._places(layer_id), self._names(layer_id), strict=True):
+                self._region.map_file(place, self._run / name)
+            starts = self._spans(layer_id, "rows")[:, 0] // self._header.torch_dtype.itemsize
+            self._starts[layer_id] = starts - self._first_rows * self._header.width
+
+    def _names(self, layer_id: int) -> list[str]:
+        """The layer's files."""
+        return [layout.tar_name(self._stream, layer_id, shard.number) for shard in self._shards]
+
+    def _places(self, layer_id: int) -> range:
+        """Where the layer's files stand among the region's."""
+        first = self._header.layer_ids.index(layer_id) * len(self._shards)
+        return range(first, first + len(self._shards))
+
+    def _spans(self, layer_id: int, name: str) -> NDArray[np.int64]:
+        """First byte in the region of one tensor of each pack, and the byte after its last, [n, 2]."""
+        places = zip(self._places(layer_id), self._shards, strict=True)
+        spans: NDArray[np.int64] = np.concatenate(
+            [
+                shard.spans[self._stream, layer_id][name] + [self._region.offsets[place], 0]
+                for place, shard in places
+            ]
+        )
+        return spans.cumsum(axis=1)

@@ -1,0 +1,80 @@
+"""The stages as a user runs them: from the repo, and from an installed wheel in an empty folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, cwd: Path = ROOT, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    import os
+
+    environment = os.environ | ({} if path is None else {"PYTHONPATH": str(path)})
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def test_cfg_job_prints_the_whole_config_without_running() -> None:
+    done = run("-m", "pipelines.capture", "experiment=demo", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "name: demo" in done.stdout
+    assert "prompt_positions" in done.stdout
+
+
+@pytest.mark.parametrize("stage", ["capture", "train_probe"])
+def test_an_unknown_key_ends_with_the_nearest_valid_one(stage: str) -> None:
+    done = run("-m", f"pipelines.{stage}", "capture.dtyp=float16")
+    assert done.returncode == 1
+    assert "did you mean 'capture.dtype'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bad_input_ends_in_one_clear_line_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("-m", "pipelines.capture", "model=folder", "model.path=nowhere", f"out={out}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("SettingsError: model.path 'nowhere' is no folder")
+    assert not (out / "capture").exists()
+
+
+def test_a_probe_without_a_run_says_what_is_missing(tmp_path: Path) -> None:
+    done = run("-m", "pipelines.train_probe", f"out={tmp_path}")
+    assert done.returncode == 1
+    assert "RunError" in done.stderr
+    assert str(tmp_path / "capture") in done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = run("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_wheel_installs_no_generic_top_level_name(wheel: Path) -> None:
+    assert {p.name.partition("-")[0] for p in wheel.iterdir()} == {"easysteer_data"}
+    assert (wheel / "easysteer_data" / "py.typed").is_file()
+
+
+def test_the_wheel_runs_its_stages_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    code = "import sys; from easysteer_data.pipelines.cli import main; sys.argv[0] = 'easysteer-data'; main()"
+    shown = run("-c", code, "capture", "experiment=demo", "--cfg", "job", cwd=tmp_path, path=wheel)
+    assert shown.returncode == 0, shown.stderr
+    assert "name: demo" in shown.stdout
+    where = run("-c", "import easysteer_data; print(easysteer_data.__file__)", cwd=tmp_path, path=wheel)
+    assert where.stdout.startswith(str(wheel))
+    wrong = run("-c", code, "captur", cwd=tmp_path, path=wheel)
+    assert wrong.returncode == 2
+    assert "stages: capture, train_probe" in wrong.stderr
+    assert list(tmp_path.iterdir()) == []

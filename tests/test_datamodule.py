@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+from easysteer_data.datamodule import ActivationDataModule
+from easysteer_data.errors import RunError, SettingsError
+from easysteer_data.sampler import BatchPlan, BatchSampler
+from tests.runs import MadeRows, random_rows, write_run
+
+
+@pytest.fixture(scope="module")
+def rows() -> MadeRows:
+    return random_rows()
+
+
+@pytest.fixture(scope="module")
+def run(rows: MadeRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("run") / "run", rows)
+
+
+def places(rows: MadeRows, batches: Any) -> list[int]:
+    """The row numbers that batches hold, found by (prompt, position)."""
+    place = {
+        pair: row for row, pair in enumerate(zip(rows.prompt.tolist(), rows.position.tolist(), strict=True))
+    }
+    return [
+        place[pair]
+        for batch in batches
+        for pair in zip(batch["prompt"].tolist(), batch["position"].tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_epoch_holds_every_row_of_its_split_once(
+    rows: MadeRows, run: Path, split: Any, num_workers: int
+) -> None:
+    datamodule = ActivationDataModule(run, batch_size=7, num_workers=num_workers)
+    loader = {
+        "train": datamodule.train_dataloader,
+        "validation": datamodule.val_dataloader,
+        "test": datamodule.test_dataloader,
+    }[split]()
+
+    batches = list(loader)
+
+    assert sorted(places(rows, batches)) == rows.rows_of(split).tolist()
+    assert len(loader) == len(batches) == -(-len(rows.rows_of(split)) // 7)
+
+
+def test_predict_serves_all_rows_in_the_order_of_the_run(rows: MadeRows, run: Path) -> None:
+    batches = list(ActivationDataModule(run, batch_size=7).predict_dataloader())
+    assert places(rows, batches) == list(range(len(rows.x)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "axis"),
+    [(None, [0, 1, 2]), (2, 1), ([5, 0], [2, 0]), ([2], [1])],
+    ids=["all", "one", "some, in any order", "one as a list"],
+)
+def test_batches_equal_a_numpy_gather(rows: MadeRows, run: Path, layers: Any, axis: Any) -> None:
+    for batch in ActivationDataModule(run, layers=layers, batch_size=7).train_dataloader():
+        row = places(rows, [batch])
+        np.testing.assert_array_equal(batch["x"].numpy(), rows.x[row][:, axis])
+        np.testing.assert_array_equal(batch["y"].numpy(), rows.y[row])
+        np.testing.assert_array_equal(batch["token_id"].numpy(), rows.token_id[row])
+        assert {name: values.dtype for name, values in batch.items()} == {
+            "x": torch.float32,
+            "y": torch.int64,
+            "prompt": torch.int32,
+            "position": torch.int32,
+            "token_id": torch.int32,
+        }
+
+
+def test_rows_are_served_in_the_dtype_asked_for(rows: MadeRows, tmp_path: Path) -> None:
+    stored = write_run(tmp_path / "half", rows, dtype="float16")
+    for dtype in (torch.float32, torch.float16, torch.float64):
+        datamodule = ActivationDataModule(stored, batch_size=None, dtype=str(dtype).removeprefix("torch."))
+        (batch,) = datamodule.predict_dataloader()
+        assert batch["x"].dtype == dtype
+        np.testing.assert_array_equal(
+            batch["x"].numpy(), rows.x.astype(np.float16).astype(batch["x"].numpy().dtype)
+        )
+
+
+def test_the_order_depends_on_seed_and_epoch_and_not_on_workers(rows: MadeRows, run: Path) -> None:
+    def order(seed: int, epoch: int, num_workers: int = 0) -> list[int]:
+        loader = ActivationDataModule(
+            run, batch_size=7, seed=seed, num_workers=num_workers
+        ).train_dataloader()
+        loader.sampler.set_epoch(epoch)
+        return places(rows, loader)
+
+    assert order(0, 3) == order(0, 3, num_workers=2)
+    orders = [order(seed, epoch) for seed, epoch in itertools.product((0, 1), (0, 1))]
+    assert len({tuple(rows) for rows in orders}) == 4
+
+
+def test_a_spawned_worker_reads_the_same_rows(run: Path) -> None:
+    dataset = ActivationDataModule(run).dataset("train")
+    sampler = BatchSampler(BatchPlan(len(dataset), 16))
+    spawned = DataLoader(
+        dataset, batch_size=None, sampler=sampler, num_workers=1, multiprocessing_context="spawn"
+    )
+    for batch, expected in zip(spawned, DataLoader(dataset, batch_size=None, sampler=sampler), strict=True):
+        assert all(torch.equal(batch[name], expected[name]) for name in expected)
+
+
+def test_a_plain_data_loader_over_the_data_set_serves_whole_batches(rows: MadeRows, run: Path) -> None:
+    dataset = ActivationDataModule(run, layers=5).dataset()
+    loader = DataLoader(dataset, batch_size=16, collate_fn=lambda batch: batch)
+    x = torch.cat([batch["x"] for batch in loader])
+
+    np.testing.assert_array_equal(x.numpy(), rows.x[:, 2])
+    np.testing.assert_array_equal(dataset[3]["x"].numpy(), rows.x[3, 2])
+
+
+class Recorder(LightningModule):
+    """Remembers the order of the rows it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.epochs: dict[int, list[dict[str, torch.Tensor]]] = {}
+
+    def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        self.epochs.setdefault(self.current_epoch, []).append(batch)
+        return self.weight * batch["x"].mean()
+
+    def validation_step(self, batch: dict[str, torch.Tensor]) -> None: ...
+
+    def predict_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return batch["prompt"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def trainer(max_epochs: int, **options: Any) -> Trainer:
+    return Trainer(
+        max_epochs=max_epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("use_distributed_sampler", [True, False])
+def test_the_trainer_shuffles_every_epoch_anew_and_a_resumed_one_alike(
+    rows: MadeRows, run: Path, tmp_path: Path, use_distributed_sampler: bool
+) -> None:
+    options = {"enable_checkpointing": False, "use_distributed_sampler": use_distributed_sampler}
+    whole, first, resumed = Recorder(), Recorder(), Recorder()
+    trainer(3, **options).fit(whole, datamodule=ActivationDataModule(run, batch_size=7))
+
+    stopped = trainer(1, **options)
+    stopped.fit(first, datamodule=ActivationDataModule(run, batch_size=7))
+    stopped.save_checkpoint(tmp_path / "epoch.ckpt")
+    trainer(3, **options).fit(
+        resumed,
+        datamodule=ActivationDataModule(run, batch_size=7),
+        ckpt_path=tmp_path / "epoch.ckpt",
+        weights_only=True,
+    )
+
+    orders = {epoch: places(rows, batches) for epoch, batches in whole.epochs.items()}
+    assert [sorted(order) for order in orders.values()] == [rows.rows_of("train").tolist()] * 3
+    assert len({tuple(order) for order in orders.values()}) == 3
+    assert orders == {
+        epoch: places(rows, batches) for epoch, batches in (first.epochs | resumed.epochs).items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_trainer_predicts_every_row_in_order(rows: MadeRows, run: Path) -> None:
+    batches = trainer(1).predict(Recorder(), datamodule=ActivationDataModule(run, batch_size=7))
+    assert torch.cat(batches).tolist() == rows.prompt.tolist()
+
+
+def test_hyperparameters_are_saved_as_plain_values(run: Path) -> None:
+    saved = dict(ActivationDataModule(run, layers=(0, 5), seed=3).hparams)
+    assert saved == {
+        "run": str(run),
+        "layers": [0, 5],
+        "stream": "hidden_states",
+        "batch_size": 256,
+        "num_workers": 0,
+        "seed": 3,
+        "dtype": "float32",
+        "tail": "spread",
+        "labelled_only": False,
+    }
+
+
+def test_dropping_the_tail_concerns_training_only(rows: MadeRows, run: Path) -> None:
+    datamodule = ActivationDataModule(run, batch_size=7, tail="drop")
+    assert {len(batch["y"]) for batch in datamodule.train_dataloader()} == {7}
+    assert sorted(places(rows, datamodule.val_dataloader())) == rows.rows_of("validation").tolist()
+
+
+def test_a_run_without_labels_has_batches_without_y(rows: MadeRows, tmp_path: Path) -> None:
+    unlabelled = replace(rows, labels=[None] * len(rows.labels), label_kind=None)
+    batch = next(iter(ActivationDataModule(write_run(tmp_path / "run", unlabelled)).train_dataloader()))
+    assert batch.keys() == {"x", "prompt", "position", "token_id"}
+
+
+@pytest.mark.parametrize("kind", ["classes", "numeric"])
+def test_rows_without_a_label_can_be_left_out(rows: MadeRows, tmp_path: Path, kind: Any) -> None:
+    labels: list[Any] = [None if i % 3 == 0 else ("true" if kind == "classes" else i / 2) for i in range(50)]
+    partly = replace(rows, labels=labels, label_kind=kind)
+    run = write_run(tmp_path / "run", partly)
+
+    with_all = list(ActivationDataModule(run).predict_dataloader())
+    labelled = list(ActivationDataModule(run, labelled_only=True).predict_dataloader())
+
+    assert places(partly, with_all) == list(range(len(rows.x)))
+    assert places(partly, labelled) == [row for row, prompt in enumerate(rows.prompt) if prompt % 3]
+    y: npt.NDArray[Any] = torch.cat([batch["y"] for batch in labelled]).numpy()
+    expected = [1 if kind == "classes" else prompt / 2 for prompt in rows.prompt if prompt % 3]
+    np.testing.assert_array_equal(y, np.array(expected, dtype=y.dtype))
+
+
+@pytest.mark.parametrize("layers", [1, [0, 1], [7]])
+def test_an_unknown_layer_is_refused_by_name(run: Path, layers: Any) -> None:
+    with pytest.raises(SettingsError, match=r"layers \d were asked for; .* holds 0, 2, 5 of hidden_states"):
+        ActivationDataModule(run, layers=layers).setup()
+
+
+def test_no_layers_at_all_are_refused(run: Path) -> None:
+    with pytest.raises(SettingsError, match="no layer was asked for"):
+        ActivationDataModule(run, layers=[]).setup()
+
+
+def test_an_unknown_dtype_is_refused(run: Path) -> None:
+    with pytest.raises(SettingsError, match="dtype is 'int8'; choose one of float16"):
+        ActivationDataModule(run, dtype="int8")  # type: ignore[arg-type]
+
+
+def test_a_split_without_rows_is_refused_with_the_counts_of_all(rows: MadeRows, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rows.with_splits(["train"] * len(rows.splits)))
+    with pytest.raises(
+        RunError, match=rf"no rows in split 'validation'; rows: train {len(rows.x)}, validation 0"
+    ):
+        ActivationDataModule(run).val_dataloader()
+
+
+def test_a_missing_run_is_refused_when_set_up(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no such folder"):
+        ActivationDataModule(tmp_path / "nowhere").setup()
