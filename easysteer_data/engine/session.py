@@ -4,45 +4,63 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from easysteer_data.engine.open import tap_arguments
+from easysteer_data.engine.plain import attach
 from easysteer_data.engine.spool import make_spool, read_chunk, remove_spool
 from easysteer_data.engine.wire import DTYPES, Chunk, StartOrder, StreamShape, WorkerFacts
 from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
 from easysteer_data.types import Stream
 
+# Streams of which each tensor-parallel rank has a part.
+SPLIT_STREAMS: frozenset[Stream] = frozenset({"attention_heads"})
+
 _busy: set[int] = set()
 
 
 class TappedEngine:
-    """A vLLM `LLM` whose workers answer our calls.
+    """A vLLM `LLM` whose workers answer our calls; a plain one is tapped where that is possible.
 
     Attributes:
         llm: the engine.
         facts: what each worker said, by rank.
+
+    Args:
+        llm: the engine.
+        stream: the stream to tap in a plain engine.
+
+    Raises:
+        RuntimeError: layers are spread over several workers.
+        UnsupportedEngineError: the engine can't be tapped, or decodes speculatively.
     """
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, llm: Any, stream: Stream = "hidden_states") -> None:
         self.llm = llm
-        self.facts = [WorkerFacts(**fact) for fact in self._ask_facts()]
-        if any(fact.n_pipeline_ranks > 1 for fact in self.facts) or len(self.facts) > 1:
-            raise RuntimeError(f"capture expects a single worker, got {len(self.facts)} RPC results")
-
-    def _ask_facts(self) -> list[dict[str, Any]]:
-        try:
-            facts: list[dict[str, Any]] = self.llm.collective_rpc("easysteer_facts")
-        except Exception as error:
-            arguments = ", ".join(f"{name}={value!r}" for name, value in tap_arguments().items())
+        self.facts = self._ask_facts(stream)
+        n_workers = len(self.facts)
+        if n_workers != self.facts[0].n_tensor_ranks or self.facts[0].n_pipeline_ranks > 1:
+            raise RuntimeError(f"capture expects a single worker, got {n_workers} RPC results")
+        if self.facts[0].speculative:
             raise UnsupportedEngineError(
-                "this engine was opened without our worker; open it with "
-                f"`easysteer_data.open_llm(model, ...)` or add to your LLM(...): {arguments}"
-            ) from error
-        return facts
+                "this engine decodes speculatively: rejected draft tokens have rows of a text that is not "
+                "the prompt's; open it without speculative_config"
+            )
+
+    def _ask_facts(self, stream: Stream) -> list[WorkerFacts]:
+        try:
+            answers = self.llm.collective_rpc("easysteer_facts")
+        except Exception:  # the methods are missing: vLLM's error for that differs from executor to executor
+            answers = []
+        facts = [WorkerFacts(**answer) for answer in answers]
+        if not facts or (facts[0].plain and stream not in facts[0].streams):
+            attach(self.llm, stream)
+            facts = [WorkerFacts(**answer) for answer in self.llm.collective_rpc("easysteer_facts")]
+        return sorted(facts, key=lambda fact: fact.rank)
 
     @property
     def dtype(self) -> str:
@@ -60,25 +78,35 @@ class TappedEngine:
         Raises:
             SettingsError: the stream is not tapped, or a layer is not there; names what is.
         """
-        if stream not in self.facts[0].streams:
+        first = self.facts[0]
+        if stream in first.absent:
+            missing = {"router_logits": "no MoE router", "attention_heads": "no attention layer"}
+            raise SettingsError(f"{first.architecture} has {missing[stream]}, so it has no {stream}")
+        if stream not in first.streams:
             raise SettingsError(
-                f"stream {stream!r} is not tapped in this engine, only {', '.join(self.facts[0].streams)}; "
-                f"open it with `streams=({stream!r},)`, if the model has such a stream"
+                f"stream {stream!r} is not tapped in this engine, only {', '.join(first.streams)}; "
+                f"open it with `streams=({stream!r},)`"
             )
-        tapped = self.facts[0].streams[stream]
-        there = list(tapped["layer_ids"])
+        there = list(first.streams[stream]["layer_ids"])
         asked = there if layers is None else sorted(set(layers))
-        missing = [layer_id for layer_id in asked if layer_id not in there]
-        if missing or not asked:
+        missing_ids = [layer_id for layer_id in asked if layer_id not in there]
+        if missing_ids or not asked:
             raise SettingsError(
-                f"layers {missing or '[]'} are not hooked; this engine has layers {there[0]} to {there[-1]} "
-                f"({len(there)} in all)"
+                f"layers {missing_ids or '[]'} are not hooked; this engine has layers {there[0]} to "
+                f"{there[-1]} ({len(there)} in all)"
             )
-        return StreamShape(tuple(asked), int(tapped["width"]))
+        n_parts = len(self.facts) if stream in SPLIT_STREAMS else 1
+        return StreamShape(tuple(asked), n_parts * int(first.streams[stream]["width"]))
 
     def layouts(self, stream: Stream) -> dict[int, dict[str, int]]:
-        """Per layer {num_heads, head_size} of attention heads, empty for other streams."""
-        return {int(k): dict(v) for k, v in self.facts[0].streams[stream]["layouts"].items()}
+        """Per layer {num_heads, head_size} of attention heads, of all ranks; empty for others."""
+        return {
+            int(layer_id): {
+                "num_heads": layout["num_heads"] * len(self.facts),
+                "head_size": layout["head_size"],
+            }
+            for layer_id, layout in self.facts[0].streams[stream]["layouts"].items()
+        }
 
 
 class CaptureSession:
@@ -136,11 +164,32 @@ class CaptureSession:
         Raises:
             EngineError: the recorder failed in a worker; holds the worker's traceback.
         """
-        (reply,) = self._llm.collective_rpc("easysteer_fetch")
-        if reply["error"] is not None:
-            raise EngineError(f"recording failed in the worker:\n{reply['error']}")
-        chunks = reply["chunks"]
-        return list(chunks) if self._in_process else [read_chunk(path) for path in chunks]
+        replies = self._llm.collective_rpc("easysteer_fetch")
+        for rank, reply in enumerate(replies):
+            if reply["error"] is not None:
+                raise EngineError(f"recording failed in worker {rank}:\n{reply['error']}")
+        parts = [reply["chunks"] for reply in replies]
+        if not self._in_process:
+            parts = [[read_chunk(path) for path in paths] for paths in parts]
+        return [join_ranks(chunks) for chunks in zip(*parts, strict=True)]
+
+
+def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
+    """One step's rows from the chunks of all ranks.
+
+    Tensor-parallel ranks compute the same hidden states and router logits, and each its own attention heads.
+
+    Raises:
+        EngineError: the ranks recorded different rows.
+    """
+    first = chunks[0]
+    if any(not torch.equal(first.position, chunk.position) for chunk in chunks[1:]):
+        raise EngineError("the workers recorded different rows in one step")
+    values, peaks = dict(first.values), dict(first.peaks)
+    for stream in SPLIT_STREAMS & values.keys():
+        values[stream] = torch.cat([chunk.values[stream] for chunk in chunks], dim=-1)
+        peaks[stream] = torch.stack([chunk.peaks[stream] for chunk in chunks]).amax(0)
+    return replace(first, values=values, peaks=peaks)
 
 
 def check_dtype(dtype: str | torch.dtype | None) -> str | None:

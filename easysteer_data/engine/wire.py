@@ -115,6 +115,10 @@ class WorkerFacts:
         pid: process id; equal to the driver's for an in-process engine.
         runner: "V1" or "V2".
         dtype: the model's dtype, as in "float32".
+        speculative: whether the engine decodes speculatively.
+        architecture: name of vLLM's model class.
+        plain: whether the engine was opened without our worker.
+        absent: streams that were asked for and that the model does not have.
         streams: stream -> {"layer_ids", "width", "layouts"} for every stream that is tapped.
     """
 
@@ -125,6 +129,10 @@ class WorkerFacts:
     pid: int
     runner: str
     dtype: str
+    speculative: bool
+    architecture: str
+    plain: bool
+    absent: Sequence[Stream]
     streams: Mapping[Stream, Mapping[str, Any]]
 
     def to_wire(self) -> dict[str, Any]:

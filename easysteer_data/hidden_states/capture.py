@@ -58,7 +58,7 @@ def capture(
     prompts = list(prompts)
     selects = _selects_of(len(prompts), select, per_prompt_selects)
     sampling = Sampling(max_tokens, generate_kwargs)
-    engine = TappedEngine(llm)
+    engine = TappedEngine(llm, stream)
     shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers)}
     with CaptureSession(engine, shapes, dtype) as session:
         feed = Feed(llm, sampling)

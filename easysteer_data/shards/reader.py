@@ -110,21 +110,25 @@ class Run:
 
     @cached_property
     def index(self) -> RowIndex:
-        """Prompt, position and token of every row."""
+        """Prompt, position and token of every row; BadShardError if rows lie in another prompt's shard."""
         rows = next(iter(self._rows.values()))
         prompt, position, token_id = (
             rows.column(name, torch.int32) for name in ("prompt", "position", "token_id")
         )
-        stops = torch.tensor([entry.prompts for entry in self.manifest.shards], dtype=torch.int32)
+        ranges = torch.tensor([entry.prompts for entry in self.manifest.shards], dtype=torch.int32)
         n_rows = torch.tensor([entry.n_rows for entry in self.manifest.shards])
-        bounds = stops.repeat_interleave(n_rows, dim=0)
+        bounds = ranges.repeat_interleave(n_rows, dim=0)
         if ((prompt < bounds[:, 0]) | (prompt >= bounds[:, 1])).any():
             raise BadShardError(f"{self.path}: a shard holds rows of prompts that belong to another shard")
         return RowIndex(prompt, position, token_id)
 
     @cached_property
     def labels(self) -> torch.Tensor | None:
-        """Label of every row: int64 class index (-1: none), float32 number (NaN: none), or None at all."""
+        """Label of every row: int64 class index (-1: none), float32 number (NaN: none), or None at all.
+
+        Raises:
+            BadShardError: a stored class index stands for no class.
+        """
         label = self.manifest.header.label
         if label.dtype is None:
             return None

@@ -165,6 +165,15 @@ def test_a_journal_can_not_lead_out_of_the_folder(tmp_path: Path, made: Made) ->
         RunWriter.open(tmp_path, made.header)
 
 
+@pytest.mark.parametrize("change", [('"prompts":[0,4]', '"prompts":[0,3]'), ('"shard":0', '"shard":3')])
+def test_a_journal_of_another_plan_is_refused(tmp_path: Path, made: Made, change: tuple[str, str]) -> None:
+    write_run(tmp_path, made)
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(journal.read_text().replace(*change))
+    with pytest.raises(RunError, match=r"there is no shard \d of prompts"):
+        RunWriter.open(tmp_path, made.header)
+
+
 def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path, made: Made) -> None:
     RunWriter.open(tmp_path, made.header).write(made.shards[0])
     before = files_of(tmp_path)

@@ -1,0 +1,98 @@
+"""Everything that is added to one vLLM worker: taps, the watch on its runner, a recorder.
+
+Built by our own worker classes before the first trace (`worker.py`), or on a plain engine's (`plain.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from easysteer_data.engine.geometry import watch_steps
+from easysteer_data.engine.recorder import Recorder
+from easysteer_data.engine.taps import TapGroup, TapPoint, find_points
+from easysteer_data.engine.wire import StartOrder, WorkerFacts
+from easysteer_data.errors import SettingsError
+from easysteer_data.types import Stream
+
+
+class TapKit:
+    """Taps on one worker; knows it by its `model_runner`, `vllm_config`, `device` and `rank`."""
+
+    def __init__(self, worker: Any, *, plain: bool = False) -> None:
+        self._worker = worker
+        self._plain = plain
+        runner = worker.model_runner
+        self._slot_map = torch.full((runner.max_num_tokens,), -1, dtype=torch.int32, device=worker.device)
+        self._groups: dict[Stream, TapGroup] = {}
+        self._absent: list[Stream] = []
+        self.recorder = Recorder(self._groups, self._slot_map)
+        self._runner_kind = watch_steps(runner, self.recorder.place_rows)
+
+    def add(self, streams: Sequence[Stream], layers: Sequence[int] | None) -> None:
+        """Tap the streams at these layers, None = all; a stream that is tapped already is left as it is."""
+        runner = self._worker.model_runner
+        hidden_size = int(runner.model_config.get_hidden_size())
+        for stream in streams:
+            if stream in self._groups:
+                continue
+            points = _of_layers(find_points(runner.get_model(), stream, hidden_size), layers, stream)
+            if points:
+                dtype = runner.model_config.dtype
+                self._groups[stream] = TapGroup(points, runner.max_num_tokens, dtype, self._slot_map)
+            elif stream not in self._absent:
+                self._absent.append(stream)
+
+    def run_step(self, execute_model: Callable[[Any], Any], scheduler_output: Any) -> Any:
+        """Run one step of the engine and take its rows."""
+        self.recorder.begin_step(scheduler_output)
+        output = execute_model(scheduler_output)
+        self.recorder.end_step()
+        return output
+
+    def facts(self) -> dict[str, Any]:
+        """Say what is tapped here; see WorkerFacts."""
+        config, rank = self._worker.vllm_config, self._worker.rank
+        n_tensor_ranks = config.parallel_config.tensor_parallel_size
+        return WorkerFacts(
+            rank=rank,
+            tensor_rank=rank % n_tensor_ranks,
+            n_tensor_ranks=n_tensor_ranks,
+            n_pipeline_ranks=config.parallel_config.pipeline_parallel_size,
+            pid=os.getpid(),
+            runner=self._runner_kind,
+            dtype=str(self._worker.model_runner.model_config.dtype).removeprefix("torch."),
+            speculative=config.speculative_config is not None,
+            architecture=type(self._worker.model_runner.get_model()).__name__,
+            plain=self._plain,
+            absent=list(self._absent),
+            streams={
+                stream: {"layer_ids": list(g.layer_ids), "width": g.width, "layouts": g.layouts}
+                for stream, g in self._groups.items()
+            },
+        ).to_wire()
+
+    def start(self, order: dict[str, Any]) -> None:
+        """Begin to record."""
+        self.recorder.start(StartOrder.from_wire(order))
+
+    def fetch(self) -> dict[str, Any]:
+        """Hand over the rows since the last fetch."""
+        return self.recorder.fetch(self._worker.rank)
+
+    def stop(self) -> None:
+        """Stop recording."""
+        self.recorder.stop()
+
+
+def _of_layers(points: list[TapPoint], layers: Sequence[int] | None, stream: str) -> list[TapPoint]:
+    if layers is None:
+        return points
+    there = {point.layer_id for point in points}
+    missing = sorted(set(layers) - there)
+    if missing and points:
+        raise SettingsError(f"{stream}: no layers {missing}; the model has {sorted(there)}")
+    return [point for point in points if point.layer_id in layers]

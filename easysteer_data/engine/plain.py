@@ -1,0 +1,57 @@
+"""Taps a plain `LLM` that the user opened without our worker: possible where the engine is in this process.
+
+Hooks that come after a model was compiled fire only in its eager forward, so while a capture is on each step
+is sent there. CUDA graphs never call the model: such engines are refused.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from easysteer_data.engine.kit import TapKit
+from easysteer_data.engine.open import tap_arguments
+from easysteer_data.errors import UnsupportedEngineError
+from easysteer_data.types import Stream
+
+_METHODS = ("facts", "start", "fetch", "stop")
+
+
+def attach(llm: Any, stream: Stream) -> None:
+    """Tap all layers of a stream, and give the worker the methods that our own classes have.
+
+    Raises:
+        UnsupportedEngineError: the engine runs in a child process or replays CUDA graphs; shows what to add.
+    """
+    arguments = ", ".join(f"{name}={value!r}" for name, value in tap_arguments((stream,)).items())
+    remedy = f"open it with `easysteer_data.open_llm(model, ...)` or add to your LLM(...): {arguments}"
+    if type(llm.llm_engine.engine_core).__name__ != "InprocClient":
+        raise UnsupportedEngineError(
+            f"this engine was opened without our worker and runs in a child process, out of reach; {remedy}"
+        )
+    config = llm.llm_engine.vllm_config.compilation_config
+    if getattr(config.cudagraph_mode, "name", "NONE") != "NONE":
+        raise UnsupportedEngineError(
+            "this engine was opened without our worker and replays CUDA graphs, which no hook sees; "
+            f"{remedy}, or enforce_eager=True"
+        )
+    llm.collective_rpc(partial(_attach_to_worker, stream=stream))
+
+
+def _attach_to_worker(worker: Any, stream: Stream) -> None:
+    kit = getattr(worker, "_easysteer_kit", None)
+    if kit is None:
+        kit = TapKit(worker, plain=True)
+        worker._easysteer_kit = kit
+        worker.execute_model = partial(kit.run_step, worker.execute_model)
+        for name in _METHODS:
+            setattr(worker, f"easysteer_{name}", getattr(kit, name))
+        worker.model_runner.get_model().register_forward_pre_hook(partial(_go_eager, kit))
+    kit.add((stream,), None)
+
+
+def _go_eager(kit: TapKit, *_: Any) -> None:
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    if kit.recorder.recording and is_forward_context_available():
+        get_forward_context().skip_compiled = True
