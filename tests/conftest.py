@@ -18,6 +18,7 @@ os.environ.update(
     VLLM_NO_USAGE_STATS="1",
 )
 
+from scripts.fetch_demo_model import fetch  # noqa: E402
 from tests.tiny import save_tiny
 
 
@@ -66,6 +67,12 @@ def engines() -> Iterator[Engines]:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The demo's model; made in a minute where it is not in the cache."""
+    return fetch(Path(__file__).parents[1] / ".cache")
 
 
 @pytest.fixture

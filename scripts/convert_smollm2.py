@@ -2,10 +2,13 @@
 
 Knows the `llama` architecture and the `smollm` byte-level BPE, and nothing of where the file comes from. The tensors
 are those of transformers' own GGUF loading, in a quarter of the time and without `accelerate`.
+
+usage: python scripts/convert_smollm2.py GGUF FOLDER {float32,bfloat16}
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -36,11 +39,12 @@ LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CONTROL_TOKEN = 3  # llama.cpp's token type for tokens such as <|im_start|>
 
 
-def convert(path: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write the model in `path` to the new folder `folder`, its weights as `dtype`.
+def convert(path: Path, folder: Path, dtype: str) -> None:
+    """Write the model in `path` to the new folder `folder`, its weights as `dtype`, a key of `DTYPES`.
 
     The bytes written depend on the file and the dtype alone.
 
@@ -53,13 +57,13 @@ def convert(path: Path, folder: Path, dtype: torch.dtype) -> None:
         if found != wanted:
             raise ValueError(f"{path}: {key} is {found!r}; only {wanted!r} can be converted")
 
-    tensors = {name: tensor.to(dtype) for name, tensor in _read_tensors(reader).items()}
+    tensors = {name: tensor.to(DTYPES[dtype]) for name, tensor in _read_tensors(reader).items()}
     config = _read_config(reader, tied="lm_head.weight" not in tensors)
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
 
     folder.mkdir(parents=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_json(folder / "config.json", {**config, "dtype": str(dtype).removeprefix("torch.")})
+    _write_json(folder / "config.json", {**config, "dtype": dtype})
     _write_json(folder / "generation_config.json", {key: config[key] for key in special})
     _write_json(folder / "tokenizer.json", _read_tokenizer(reader))
     _write_json(folder / "tokenizer_config.json", _read_tokenizer_config(reader))
@@ -180,3 +184,12 @@ def _read_tokenizer_config(reader: Any) -> dict[str, Any]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Turn a SmolLM2 GGUF file into a Hugging Face folder.")
+    parser.add_argument("path", type=Path, metavar="GGUF")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="must not exist")
+    parser.add_argument("dtype", choices=DTYPES)
+    arguments = parser.parse_args()
+    convert(arguments.path, arguments.folder, arguments.dtype)
