@@ -1,7 +1,7 @@
 """Turns the GGUF file of a SmolLM2 model into a Hugging Face folder: weights, configuration and tokeniser.
 
-Knows the `llama` architecture and the `smollm` byte-level BPE, and nothing of where the file comes from. The tensors
-are those of transformers' own GGUF loading, in a quarter of the time and without `accelerate`.
+Knows the `llama` architecture and the `smollm` byte-level BPE, and nothing of where the file comes from. The
+tensors are those of transformers' own GGUF loading, in a quarter of the time and without `accelerate`.
 
 usage: python scripts/convert_smollm2.py GGUF FOLDER {float32,bfloat16}
 """

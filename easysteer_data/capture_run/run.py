@@ -12,12 +12,9 @@ from easysteer_data.capture_run.plan import CapturePlan, plan_capture
 from easysteer_data.capture_run.progress import CaptureProgress
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.open import close_llm, open_llm
-from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.session import STEPS_PER_FETCH, CaptureSession, TappedEngine
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.shards import RunWriter, finished_run
-
-# Engine steps between two fetches while no prompt finishes: bounds what a worker holds.
-_STEPS_PER_FETCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +91,8 @@ def _feed(
         CaptureSession(engine, shapes, settings.capture.dtype) as session,
     ):
         for step, finished in enumerate(feed.run(_requests(plan, todo))):
-            if finished or step % _STEPS_PER_FETCH == 0:
-                collector.add_rows(session.fetch())
+            if finished or step % STEPS_PER_FETCH == 0:
+                collector.add_rows(session.fetch().chunks)
             progress.add_outputs(finished)
             for shard in collector.add_outputs(finished):
                 progress.add_bytes(writer.write(shard).n_bytes)

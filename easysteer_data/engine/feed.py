@@ -29,6 +29,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise SettingsError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if "lora_request" in self.options:
+            raise SettingsError("lora_request: rows under a LoRA adapter are not supported; merge it first")
         taken = [name for name in _OURS if name in self.options]
         if taken:
             raise SettingsError(f"{', '.join(taken)}: set by the capture itself; leave it out")

@@ -5,16 +5,34 @@ Pure numpy and torch. Knows nothing of vLLM.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 
-from easysteer_data.engine.wire import DTYPES, Chunk, StreamShape
-from easysteer_data.errors import ProofError
+from easysteer_data.engine.wire import DTYPES, Chunk, Reduce, StreamShape, Sums
+from easysteer_data.errors import ProofError, SettingsError
 from easysteer_data.select import SelectSpec
 from easysteer_data.types import RowIndex, Stream
+
+Gates = Literal["raise", "count"]
+
+_FAULTS = {
+    "all_zero": "the row is all zeros",
+    "overflow": "its largest value {peak:.6g} overflows the storage dtype; store it in a wider one",
+    "not_finite": "the row holds NaN or infinity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was recorded: chunks of rows, and partial sums where rows are reduced to their mean."""
+
+    chunks: Sequence[Chunk]
+    sums: Sequence[Sums] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,44 +75,92 @@ class ProvenRows:
         index: labels of the rows.
         values: stream -> Tensor [n_layers, n, width], layers as ordered.
         n_rows: rows of each prompt, as the prompts were given.
+        gates: fault -> rows and layers that have it; empty unless faults are counted.
     """
 
     index: RowIndex
     values: Mapping[Stream, torch.Tensor]
     n_rows: tuple[int, ...]
+    gates: Mapping[str, int]
 
 
-def prove(
-    chunks: Sequence[Chunk],
-    prompts: Sequence[FinishedPrompt],
-    shapes: Mapping[Stream, StreamShape],
-    dtype: str,
-) -> ProvenRows:
-    """Order the chunks' rows as the prompts are given and check every one.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What rows are held to.
 
-    Args:
-        chunks: all chunks that may hold rows of these prompts.
-        prompts: finished prompts, ascending by index.
+    Attributes:
         shapes: stream -> its layers, in the chunks' order, and its width.
         dtype: storage dtype of the rows.
+        reduce: "last" or "mean" of each prompt's rows, None = all of them.
+        gates: "raise" stops at the first row whose values are wrong, "count" counts such rows.
+    """
+
+    shapes: Mapping[Stream, StreamShape]
+    dtype: str
+    reduce: Reduce | None = None
+    gates: Gates = "raise"
+
+    def __post_init__(self) -> None:
+        if self.gates not in get_args(Gates):
+            raise SettingsError(f"gates is {self.gates!r}; choose raise or count")
+
+
+def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -> ProvenRows:
+    """Order the recorded rows as the prompts are given and check every one.
+
+    Args:
+        recorded: everything that may hold rows of these prompts.
+        prompts: finished prompts, ascending by index.
+        rules: what the rows are held to.
 
     Raises:
         ProofError: names the prompt, the layer and the position of the first row that is wrong.
     """
+    chunks = recorded.chunks
     expected = [prompt.expected() for prompt in prompts]
-    n_rows = tuple(len(positions) for positions, _ in expected)
+    if rules.reduce == "last":
+        expected = [(positions[-1:], tokens[-1:]) for positions, tokens in expected]
     index = _expected_index(prompts, expected)
     names = {prompt.prompt: prompt.name for prompt in prompts}
     chosen = _choose(chunks, index, names)
+    gates: Counter[str] = Counter()
     values: dict[Stream, torch.Tensor] = {}
-    for stream, shape in shapes.items():
-        n_layers = len(shape.layer_ids)
-        values[stream] = torch.empty(n_layers, len(index), shape.width, dtype=DTYPES[dtype])
-        peaks = torch.empty(n_layers, len(index))
-        _gather([chunk.values[stream] for chunk in chunks], chosen, values[stream])
+    for stream, shape in rules.shapes.items():
+        peaks = torch.empty(len(shape.layer_ids), len(index))
         _gather([chunk.peaks[stream] for chunk in chunks], chosen, peaks)
-        _check_peaks(peaks, index, names, shape.layer_ids, f"{stream} ({dtype})", _max(dtype))
-    return ProvenRows(index, values, n_rows)
+        gates += _check_peaks(peaks, index, names, stream, rules)
+        if rules.reduce != "mean":
+            values[stream] = torch.empty(*peaks.shape, shape.width, dtype=DTYPES[rules.dtype])
+            _gather([chunk.values[stream] for chunk in chunks], chosen, values[stream])
+    n_rows = np.array([len(positions) for positions, _ in expected])
+    if rules.reduce == "mean":
+        values = _means(recorded.sums, prompts, n_rows, rules)
+        index, n_rows = _last_of_each(index, n_rows), np.minimum(n_rows, 1)
+    return ProvenRows(index, values, tuple(n_rows.tolist()), dict(gates))
+
+
+def _means(
+    sums: Sequence[Sums], prompts: Sequence[FinishedPrompt], n_rows: np.ndarray, rules: Rules
+) -> dict[Stream, torch.Tensor]:
+    """Mean of each prompt's rows, for the prompts that have any; [n_layers, prompts, width]."""
+    wanted = [prompt.prompt for prompt, n in zip(prompts, n_rows, strict=True) if n]
+    place = {prompt: i for i, prompt in enumerate(wanted)}
+    count = torch.from_numpy(n_rows[n_rows > 0]).double()
+    means = {}
+    for stream, shape in rules.shapes.items():
+        total = torch.zeros(len(shape.layer_ids), len(wanted), shape.width, dtype=torch.float64)
+        for part in sums:
+            ours = [i for i, prompt in enumerate(part.prompt.tolist()) if prompt in place]
+            places = torch.tensor([place[int(part.prompt[i])] for i in ours], dtype=torch.int64)
+            total.index_add_(1, places, part.values[stream][:, ours])
+        means[stream] = (total / count[:, None]).to(DTYPES[rules.dtype])
+    return means
+
+
+def _last_of_each(index: RowIndex, n_rows: np.ndarray) -> RowIndex:
+    """The label of a mean is that of its last row."""
+    last = torch.from_numpy((np.cumsum(n_rows) - 1)[n_rows > 0])
+    return RowIndex(index.prompt[last], index.position[last], index.token_id[last])
 
 
 def _expected_index(
@@ -152,31 +218,28 @@ def _gather(parts: Sequence[torch.Tensor], chosen: np.ndarray, out: torch.Tensor
         out[:, torch.from_numpy(rows)] = parts[number][:, torch.from_numpy(chosen[rows] - offset)]
 
 
-def _max(dtype: str) -> float:
-    return float(torch.finfo(DTYPES[dtype]).max)
-
-
 def _check_peaks(
-    peaks: torch.Tensor,
-    index: RowIndex,
-    names: Mapping[int, str],
-    layer_ids: Sequence[int],
-    stored: str,
-    largest: float,
-) -> None:
+    peaks: torch.Tensor, index: RowIndex, names: Mapping[int, str], stream: Stream, rules: Rules
+) -> Counter[str]:
     """Refuse rows whose largest absolute value is not a finite, non-zero number that the dtype can hold."""
+    largest = float(torch.finfo(DTYPES[rules.dtype]).max)
     good = (peaks > 0) & (peaks <= largest)
     if bool(good.all()):
-        return
+        return Counter()
+    faults = {
+        "all_zero": peaks == 0,
+        "overflow": (peaks > largest) & peaks.isfinite(),
+        "not_finite": ~peaks.isfinite(),
+    }
+    if rules.gates == "count":
+        return Counter({name: int(mask.sum()) for name, mask in faults.items()})
     layer, row = (int(i) for i in torch.nonzero(~good)[0])
-    peak = float(peaks[layer, row])
-    if peak == 0:
-        fault = "the row is all zeros"
-    elif peak < float("inf"):
-        fault = f"its largest value {peak:.6g} overflows the storage dtype; store it in a wider one"
-    else:
-        fault = "the row holds NaN or infinity"
-    raise ProofError(f"{_where(index, names, row)}, layer {layer_ids[layer]}, {stored}: {fault}")
+    fault = next(name for name, mask in faults.items() if mask[layer, row])
+    layer_id = rules.shapes[stream].layer_ids[layer]
+    raise ProofError(
+        f"{_where(index, names, row)}, layer {layer_id}, {stream} ({rules.dtype}): "
+        + _FAULTS[fault].format(peak=float(peaks[layer, row]))
+    )
 
 
 def _where(index: RowIndex, names: Mapping[int, str], row: int) -> str:

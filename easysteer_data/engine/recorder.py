@@ -8,16 +8,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from easysteer_data.engine.geometry import StepGeometry
-from easysteer_data.engine.spool import write_chunk
+from easysteer_data.engine.spool import put
+from easysteer_data.engine.sums import RunningSums
 from easysteer_data.engine.taps import TapGroup
 from easysteer_data.engine.wire import DTYPES, Chunk, RequestTag, StartOrder
+from easysteer_data.errors import EngineError
 from easysteer_data.select import SelectSpec
 from easysteer_data.types import Stream
 
@@ -29,10 +30,16 @@ class _Request:
     prompt: int
     prompt_token_ids: np.ndarray
     select: SelectSpec | None
+    last_only: bool
     n_seen: int = 0
 
     def wanted(self, start: int, count: int) -> np.ndarray:
         """Offsets into this step's tokens of the request whose rows are wanted and not taken yet."""
+        offsets = self._selected(start, count)
+        # A prompt's last row is the last one of some step; the proof finds out of which.
+        return offsets[-1:] if self.last_only else offsets
+
+    def _selected(self, start: int, count: int) -> np.ndarray:
         first = max(start, self.n_seen)
         stop = start + count
         self.n_seen = max(self.n_seen, stop)
@@ -67,6 +74,8 @@ class Recorder:
         self._requests: dict[str, _Request] = {}
         self._wanted: _Wanted | None = None
         self._chunks: list[Chunk] = []
+        self._sums = RunningSums()
+        self._n_rows = 0
         self._error: str | None = None
 
     @property
@@ -85,7 +94,8 @@ class Recorder:
         for group in self._groups.values():
             group.switch_off()
         self._slot_map.fill_(-1)
-        self._order, self._wanted, self._error = None, None, None
+        self._order, self._wanted, self._error, self._n_rows = None, None, None, 0
+        self._sums.take()
         self._requests.clear()
         self._chunks.clear()
 
@@ -93,13 +103,18 @@ class Recorder:
         """Hand over the chunks since the last fetch: as objects, or as paths where there is a spool.
 
         Returns:
-            {"chunks": list, "error": traceback text or None}.
+            {"chunks": list, "sums": one or None, "error": text or None}.
         """
         chunks, self._chunks = self._chunks, []
-        if self._order is not None and self._order.spool is not None:
-            spool = Path(self._order.spool)
-            return {"chunks": [write_chunk(chunk, spool, rank) for chunk in chunks], "error": self._error}
-        return {"chunks": chunks, "error": self._error}
+        sums = self._sums.take()
+        spool = None if self._order is None else self._order.spool
+        if spool is None:
+            return {"chunks": chunks, "sums": sums, "error": self._error}
+        return {
+            "chunks": [put(chunk.to_tensors(), spool, rank) for chunk in chunks],
+            "sums": None if sums is None else put(sums.to_tensors(), spool, rank),
+            "error": self._error,
+        }
 
     def begin_step(self, scheduler_output: Any) -> None:
         """Note the requests that start and end with this step."""
@@ -121,10 +136,13 @@ class Recorder:
             return
         try:
             action()
+        except EngineError as error:
+            self._error = str(error)
         except Exception:  # raised again in the driver by its next fetch
             self._error = traceback.format_exc()
 
     def _note_requests(self, scheduler_output: Any) -> None:
+        last_only = self._order is not None and self._order.reduce == "last"
         for req_id in scheduler_output.finished_req_ids:
             self._requests.pop(req_id, None)
         for new in scheduler_output.scheduled_new_reqs:
@@ -133,7 +151,7 @@ class Recorder:
             if tag is not None and new.req_id not in self._requests:
                 select = None if tag.select is None else SelectSpec.from_wire(tag.select)
                 tokens = np.asarray(new.prompt_token_ids, dtype=np.int64)
-                self._requests[new.req_id] = _Request(tag.prompt, tokens, select)
+                self._requests[new.req_id] = _Request(tag.prompt, tokens, select, last_only)
 
     def _fill_slots(self, geometry: StepGeometry) -> None:
         prompts, positions, offsets = [], [], []
@@ -151,6 +169,7 @@ class Recorder:
         n_rows = tokens.shape[0]
         if n_rows == 0:
             return
+        self._spend(n_rows)
         self._slot_map[tokens] = torch.arange(n_rows, dtype=torch.int32, device=self._slot_map.device)
         for stream, places in self._places.items():
             # A row that the forward pass fails to write keeps this NaN and is refused by the proof.
@@ -158,17 +177,30 @@ class Recorder:
         token_id = geometry.input_ids[tokens].to("cpu", torch.int32)
         self._wanted = _Wanted(np.concatenate(prompts), np.concatenate(positions), token_id)
 
+    def _spend(self, n_rows: int) -> None:
+        self._n_rows += n_rows
+        budget = None if self._order is None else self._order.budget_rows
+        if budget is not None and self._n_rows > budget:
+            raise EngineError(
+                f"budget_rows={budget} is used up: {self._n_rows} rows of each layer are wanted so far; "
+                "select fewer rows, run fewer prompts, or raise the budget"
+            )
+
     def _take_rows(self, wanted: _Wanted) -> None:
         order = self._order
         if order is None:
             return
         n_rows = len(wanted.prompt)
-        values: dict[Stream, torch.Tensor] = {}
-        peaks: dict[Stream, torch.Tensor] = {}
-        for stream, places in self._places.items():
-            rows = self._groups[stream].rows[places, :n_rows]  # a copy: the taps write over the buffer
-            peaks[stream] = rows.abs().amax(-1).float().cpu()
-            values[stream] = rows.to("cpu", DTYPES[order.dtype] if order.dtype else rows.dtype)
+        # A copy: the taps write over the buffer.
+        rows = {s: self._groups[s].rows[places, :n_rows] for s, places in self._places.items()}
+        peaks = {stream: value.abs().amax(-1).float().cpu() for stream, value in rows.items()}
+        if order.reduce == "mean":
+            self._sums.add(wanted.prompt, rows)
+            rows = {stream: value[:, :0] for stream, value in rows.items()}
+        values = {
+            s: value.to("cpu", DTYPES[order.dtype] if order.dtype else value.dtype)
+            for s, value in rows.items()
+        }
         chunk = Chunk(
             prompt=torch.from_numpy(wanted.prompt),
             position=torch.from_numpy(wanted.position),

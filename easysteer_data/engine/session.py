@@ -7,20 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, get_args
 
 import torch
 
 from easysteer_data.engine.plain import attach
-from easysteer_data.engine.spool import make_spool, read_chunk, remove_spool
-from easysteer_data.engine.wire import DTYPES, Chunk, StartOrder, StreamShape, WorkerFacts
+from easysteer_data.engine.proof import Recorded
+from easysteer_data.engine.spool import make_spool, remove_spool, take
+from easysteer_data.engine.wire import DTYPES, Chunk, Reduce, StartOrder, StreamShape, Sums, WorkerFacts
 from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
 from easysteer_data.types import Stream
 
 # Streams of which each tensor-parallel rank has a part.
 SPLIT_STREAMS: frozenset[Stream] = frozenset({"attention_heads"})
 
+# Engine steps between two fetches while no prompt finishes: bounds what a worker holds, and how long it runs
+# on after an error of ours.
+STEPS_PER_FETCH = 16
+
 _busy: set[int] = set()
+_Part = TypeVar("_Part", Chunk, Sums)
 
 
 class TappedEngine:
@@ -116,13 +122,24 @@ class CaptureSession:
         engine: the engine.
         shapes: stream -> what is captured of it, as checked by `TappedEngine.shape`.
         dtype: storage dtype of the rows, None = the model's.
+        reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
+        budget_rows: rows of a layer that may be recorded, None = no bound.
     """
 
     def __init__(
-        self, engine: TappedEngine, shapes: Mapping[Stream, StreamShape], dtype: str | torch.dtype | None
+        self,
+        engine: TappedEngine,
+        shapes: Mapping[Stream, StreamShape],
+        dtype: str | torch.dtype | None,
+        reduce: Reduce | None = None,
+        budget_rows: int | None = None,
     ) -> None:
+        if reduce not in (None, *get_args(Reduce)):
+            raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
         self.shapes = shapes
         self.dtype = check_dtype(dtype) or engine.dtype
+        self.reduce = reduce
+        self._budget_rows = budget_rows
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._spool: Path | None = None
@@ -135,7 +152,7 @@ class CaptureSession:
             self._spool = None if self._in_process else make_spool()
             spool = None if self._spool is None else str(self._spool)
             layers = {stream: shape.layer_ids for stream, shape in self.shapes.items()}
-            order = StartOrder(layers, self.dtype, spool)
+            order = StartOrder(layers, self.dtype, self.reduce, self._budget_rows, spool)
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
         except BaseException:
             self._leave()
@@ -158,20 +175,26 @@ class CaptureSession:
         if self._spool is not None:
             remove_spool(self._spool)
 
-    def fetch(self) -> list[Chunk]:
-        """Return the chunks since the last fetch.
+    def fetch(self) -> Recorded:
+        """Return what was recorded since the last fetch.
 
         Raises:
-            EngineError: the recorder failed in a worker; holds the worker's traceback.
+            EngineError: the recorder failed in a worker, or the budget of rows is used up.
         """
         replies = self._llm.collective_rpc("easysteer_fetch")
         for rank, reply in enumerate(replies):
             if reply["error"] is not None:
-                raise EngineError(f"recording failed in worker {rank}:\n{reply['error']}")
-        parts = [reply["chunks"] for reply in replies]
-        if not self._in_process:
-            parts = [[read_chunk(path) for path in paths] for paths in parts]
-        return [join_ranks(chunks) for chunks in zip(*parts, strict=True)]
+                raise EngineError(f"recording failed in worker {rank}: {reply['error']}")
+        chunks = [[self._load(Chunk, given) for given in reply["chunks"]] for reply in replies]
+        sums = [self._load(Sums, reply["sums"]) for reply in replies if reply["sums"] is not None]
+        return Recorded(
+            [join_ranks(parts) for parts in zip(*chunks, strict=True)],
+            [replace(sums[0], values=_join_widths([part.values for part in sums]))] if sums else [],
+        )
+
+    def _load(self, kind: type[_Part], given: Any) -> _Part:
+        part: _Part = given if self._in_process else kind.from_tensors(take(given))
+        return part
 
 
 def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
@@ -185,11 +208,18 @@ def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
     first = chunks[0]
     if any(not torch.equal(first.position, chunk.position) for chunk in chunks[1:]):
         raise EngineError("the workers recorded different rows in one step")
-    values, peaks = dict(first.values), dict(first.peaks)
-    for stream in SPLIT_STREAMS & values.keys():
-        values[stream] = torch.cat([chunk.values[stream] for chunk in chunks], dim=-1)
+    peaks = dict(first.peaks)
+    for stream in SPLIT_STREAMS & peaks.keys():
         peaks[stream] = torch.stack([chunk.peaks[stream] for chunk in chunks]).amax(0)
-    return replace(first, values=values, peaks=peaks)
+    return replace(first, values=_join_widths([chunk.values for chunk in chunks]), peaks=peaks)
+
+
+def _join_widths(parts: Sequence[Mapping[Stream, torch.Tensor]]) -> dict[Stream, torch.Tensor]:
+    """The first rank's values, but all ranks' side by side for split streams."""
+    return {
+        stream: torch.cat([part[stream] for part in parts], dim=-1) if stream in SPLIT_STREAMS else value
+        for stream, value in parts[0].items()
+    }
 
 
 def check_dtype(dtype: str | torch.dtype | None) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -17,24 +18,42 @@ from easysteer_data.types import Stream
 
 # A decoder's list of blocks goes by one of these names in every vLLM text model.
 _BLOCK_LISTS = ("layers", "h", "blocks")
-_ATTENTION_CLASSES = {"Attention", "MLAAttention", "MultiHeadLatentAttentionWrapper"}
-_GATE_CLASS = "GateLinear"
+_ATTENTION_CLASSES = {"Attention", "MLAAttention"}
+# What follows an attention, beside it in the same parent, goes by one of these names.
+_OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_proj", "proj")
+_GATE_CLASSES = {"GateLinear"}
+# Blocks that add the residual themselves and still return a pair: its second entry is an older sum.
+_SUMMING_BLOCKS = {
+    "CohereCompassDecoderLayer",
+    "CohereDecoderLayer",
+    "Cohere2MoeDecoderLayer",
+    "Exaone4DecoderLayer",
+    "GraniteMoeHybridAttentionDecoderLayer",
+    "GraniteMoeHybridMambaDecoderLayer",
+    "HyperCLOVAXDecoderLayer",
+    "MuseGlimmerDecoderLayer",
+    "PhiMoEDecoderLayer",
+    "StablelmDecoderLayer",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TapPoint:
-    """One module whose output is a stream's row.
+    """One module where a stream's rows pass.
 
     Attributes:
         layer_id: 0-based decoder block.
-        module: the module; its output is [n_tokens, width], or a (hidden, residual) pair to be added.
+        module: the module; the rows are tensors of [..., width] that it takes or gives.
         width: values per row on this rank.
+        reads: which of the module's tensors: its (first) "input", its (first) "output", or the "sum" of
+            the (hidden, residual) pair that it gives; one tensor alone is its own sum.
         layout: for attention heads, num_heads and head_size on this rank.
     """
 
     layer_id: int
     module: nn.Module
     width: int
+    reads: Literal["input", "output", "sum"]
     layout: Mapping[str, int] | None = None
 
 
@@ -63,7 +82,7 @@ class TapGroup:
         self.rows = torch.zeros(len(points), capacity, self.width, dtype=dtype, device=device)
         self.switches = torch.zeros(len(points), 1, dtype=torch.int32, device=device)
         for place, point in enumerate(points):
-            _attach(point.module, slot_map, self.switches[place], self.rows[place])
+            _attach(point, slot_map, self.switches[place], self.rows[place])
 
     def switch_on(self, layer_ids: Sequence[int]) -> torch.Tensor:
         """Turn on these layers and no others; return their places, int64 [n]."""
@@ -78,17 +97,23 @@ class TapGroup:
         self.switches.zero_()
 
 
-def _attach(module: nn.Module, slot_map: torch.Tensor, switch: torch.Tensor, rows: torch.Tensor) -> None:
-    def hook(_module: nn.Module, _inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
-        # A pair is (hidden, residual): the block leaves the last addition to the next block's fused norm.
-        # Linear layers return (output, bias): their second entry is None.
-        if isinstance(output, tuple):
-            hidden, residual = output[0], output[1]
-        else:
-            hidden, residual = output, None
-        tap(hidden.view(-1, hidden.shape[-1]), residual, slot_map, switch, rows)
+def _attach(point: TapPoint, slot_map: torch.Tensor, switch: torch.Tensor, rows: torch.Tensor) -> None:
+    def take(tensors: torch.Tensor | tuple[torch.Tensor, ...], *, add_pair: bool = False) -> None:
+        first, second = (*tensors, None)[:2] if isinstance(tensors, tuple) else (tensors, None)
+        residual = second.view(-1, point.width) if add_pair and second is not None else None
+        tap(first.view(-1, point.width), residual, slot_map, switch, rows)
 
-    module.register_forward_hook(hook)
+    def before(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        take(inputs)
+
+    def after(_module: nn.Module, _inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+        # A pair is (hidden, residual): the block leaves the last addition to the next block's fused norm.
+        take(output, add_pair=point.reads == "sum")
+
+    if point.reads == "input":
+        point.module.register_forward_pre_hook(before)
+    else:
+        point.module.register_forward_hook(after)
 
 
 def find_blocks(model: nn.Module) -> dict[int, nn.Module]:
@@ -119,28 +144,68 @@ def _text_model(model: nn.Module) -> nn.Module:
 
 
 def find_points(model: nn.Module, stream: Stream, hidden_size: int) -> list[TapPoint]:
-    """Return the stream's tap points, ascending by layer id; empty where the model has none."""
-    blocks = find_blocks(model)
-    if stream == "hidden_states":
-        return [TapPoint(i, block, hidden_size) for i, block in blocks.items()]
-    find = _gate_point if stream == "router_logits" else _heads_point
-    points = (find(i, block) for i, block in blocks.items())
+    """Return the stream's tap points, ascending by layer id; empty where the model has none.
+
+    Raises:
+        UnsupportedEngineError: the model has the stream, but not where it can be read; names the model.
+    """
+    points = []
+    for layer_id, block in find_blocks(model).items():
+        try:
+            if stream == "hidden_states":
+                point = _block_point(layer_id, block, hidden_size)
+            elif stream == "router_logits":
+                point = _gate_point(layer_id, block)
+            else:
+                point = _heads_point(layer_id, block)
+        except UnsupportedEngineError as error:
+            raise UnsupportedEngineError(f"{type(model).__name__}, layer {layer_id}: {error}") from None
+        points.append(point)
     return [point for point in points if point is not None]
 
 
+def _block_point(layer_id: int, block: nn.Module, hidden_size: int) -> TapPoint:
+    return TapPoint(layer_id, block, hidden_size, "output" if _is_one_of(block, _SUMMING_BLOCKS) else "sum")
+
+
 def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:
-    for module in block.modules():
-        if any(cls.__name__ == _GATE_CLASS for cls in type(module).__mro__):
-            return TapPoint(layer_id, module, int(module.output_size))  # type: ignore[arg-type]
+    modules = dict(block.named_modules())
+    # The expert runner may multiply by its own copy of the gate's weights and never call the gate.
+    if any(getattr(module, "_fse_fuse_gate", False) for module in modules.values()):
+        raise UnsupportedEngineError(
+            "the router gate is fused with the shared expert's gate, so router_logits can't be read; "
+            "open the engine with shared expert fusion switched off"
+        )
+    for module in modules.values():
+        if _is_one_of(module, _GATE_CLASSES):
+            return TapPoint(layer_id, module, int(module.output_size), "output")  # type: ignore[arg-type]
+    if any(name.rpartition(".")[2] == "experts" for name in modules):
+        raise UnsupportedEngineError(
+            "there are experts, but their router is not a GateLinear module, so router_logits can't be read"
+        )
     return None
 
 
 def _heads_point(layer_id: int, block: nn.Module) -> TapPoint | None:
-    for module in block.modules():
-        if type(module).__name__ in _ATTENTION_CLASSES:
-            n_heads = int(module.num_heads)  # type: ignore[arg-type]
-            size = getattr(module, "v_head_dim", None) or getattr(module, "head_size_v", module.head_size)
-            head_size = int(size)  # type: ignore[arg-type]
-            width = n_heads * head_size
-            return TapPoint(layer_id, module, width, {"num_heads": n_heads, "head_size": head_size})
+    # The projection's input, not the attention's output: some models gate, slice or normalise in between.
+    for parent in block.modules():
+        children = dict(parent.named_children())
+        attention = next((m for m in children.values() if _is_one_of(m, _ATTENTION_CLASSES)), None)
+        if attention is None:
+            continue
+        projection = next((children[name] for name in _OUTPUT_PROJECTIONS if name in children), None)
+        if projection is None:
+            raise UnsupportedEngineError(
+                f"no output projection named {', '.join(_OUTPUT_PROJECTIONS)} follows the attention, "
+                "so attention_heads can't be read"
+            )
+        width = int(getattr(projection, "input_size_per_partition", projection.input_size))  # type: ignore[arg-type]
+        n_heads = int(attention.num_heads)  # type: ignore[arg-type]
+        return TapPoint(
+            layer_id, projection, width, "input", {"num_heads": n_heads, "head_size": width // n_heads}
+        )
     return None
+
+
+def _is_one_of(module: nn.Module, class_names: set[str]) -> bool:
+    return any(cls.__name__ in class_names for cls in type(module).__mro__)

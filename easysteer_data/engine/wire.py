@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 
-from easysteer_data.types import Stream
+from easysteer_data.types import STREAMS, Stream
 
 # Our key in LLM(additional_config=...) and in SamplingParams.extra_args.
 KEY = "easysteer_data"
+
+Reduce = Literal["last", "mean"]
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -35,22 +37,26 @@ class StartOrder:
     Attributes:
         layers: stream -> layer ids.
         dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's.
+        reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
+        budget_rows: rows of a layer that may be recorded, None = no bound.
         spool: folder for rows that must cross to another process, None = hand them over in this process.
     """
 
     layers: Mapping[Stream, Sequence[int]]
-    dtype: str | None
-    spool: str | None
+    dtype: str | None = None
+    reduce: Reduce | None = None
+    budget_rows: int | None = None
+    spool: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return a dict that msgpack can carry."""
         layers = {stream: list(ids) for stream, ids in self.layers.items()}
-        return {"layers": layers, "dtype": self.dtype, "spool": self.spool}
+        return {name: getattr(self, name) for name in self.__slots__} | {"layers": layers}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> StartOrder:
         """Rebuild the order on the worker."""
-        return cls(wire["layers"], wire["dtype"], wire["spool"])
+        return cls(**wire)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,8 @@ class Chunk:
         prompt: int32 [n], index of the prompt.
         position: int32 [n], absolute position of the row's token.
         token_id: int32 [n], the token that the model read there.
-        values: stream -> Tensor [n_layers, n, width] in the storage dtype, layers as ordered.
+        values: stream -> Tensor [n_layers, n, width] in the storage dtype, layers as ordered; empty where
+            rows are reduced to their mean.
         peaks: stream -> float32 [n_layers, n], largest absolute value of the row before it was narrowed;
             NaN and infinity stay, 0 means an all-zero row.
     """
@@ -98,9 +105,46 @@ class Chunk:
     def __len__(self) -> int:
         return int(self.prompt.shape[0])
 
-    def n_bytes(self) -> int:
-        """Bytes held by the rows."""
-        return sum(value.numel() * value.element_size() for value in self.values.values())
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        """Return one flat dict of tensors."""
+        labels = {"prompt": self.prompt, "position": self.position, "token_id": self.token_id}
+        return labels | _prefixed("values", self.values) | _prefixed("peaks", self.peaks)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Rebuild it from `to_tensors`."""
+        labels = (tensors["prompt"], tensors["position"], tensors["token_id"])
+        return cls(*labels, _of_prefix("values", tensors), _of_prefix("peaks", tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Partial sums of prompts' rows, for the mean.
+
+    Attributes:
+        prompt: int32 [m], index of the prompt, each once.
+        values: stream -> float64 [n_layers, m, width].
+    """
+
+    prompt: torch.Tensor
+    values: Mapping[Stream, torch.Tensor]
+
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        """Return one flat dict of tensors."""
+        return {"prompt": self.prompt} | _prefixed("values", self.values)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Rebuild it from `to_tensors`."""
+        return cls(tensors["prompt"], _of_prefix("values", tensors))
+
+
+def _prefixed(prefix: str, values: Mapping[Stream, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{prefix}.{stream}": value for stream, value in values.items()}
+
+
+def _of_prefix(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[Stream, torch.Tensor]:
+    return {stream: tensors[f"{prefix}.{stream}"] for stream in STREAMS if f"{prefix}.{stream}" in tensors}
 
 
 @dataclass(frozen=True, slots=True)

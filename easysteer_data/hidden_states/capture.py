@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from easysteer_data.engine.feed import Feed, Request, Sampling
-from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, prove
-from easysteer_data.engine.session import CaptureSession, TappedEngine
-from easysteer_data.engine.wire import StreamShape
+from easysteer_data.engine.proof import FinishedPrompt, Gates, ProvenRows, Recorded, Rules, prove
+from easysteer_data.engine.session import STEPS_PER_FETCH, CaptureSession, TappedEngine
+from easysteer_data.engine.wire import Reduce, StreamShape
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.hidden_states.result import CaptureResult, RowLabels
 from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
@@ -29,12 +29,16 @@ def capture(
     per_prompt_selects: Sequence[Select | None] | None = None,
     stream: Stream = "hidden_states",
     steering: object = None,
+    *,
+    reduce: Reduce | None = None,
+    budget_rows: int | None = None,
+    gates: Gates = "raise",
     **generate_kwargs: Any,
 ) -> CaptureResult:
     """Run prompts and return the rows of one stream.
 
     Args:
-        llm: a vLLM `LLM` opened by `easysteer_data.open_llm`.
+        llm: a vLLM `LLM` opened by `easysteer_data.open_llm`, or a plain one whose engine is in this process.
         prompts: texts, or whatever else `LLM.generate` takes.
         max_tokens: tokens to generate; 1 = the prompt's forward pass only.
         layers: true layer ids, None = all that are hooked.
@@ -43,6 +47,11 @@ def capture(
         per_prompt_selects: one per prompt; overrides `select` for that prompt, None entries keep it.
         stream: "hidden_states", "router_logits" or "attention_heads".
         steering: not built yet.
+        reduce: "last" or "mean" of each prompt's selected rows, taken on the engine over the whole prompt and
+            completion; None = all rows. Not together with per_prompt_selects.
+        budget_rows: rows of a layer that may be recorded; one more is an error, none is dropped.
+        gates: "raise" stops at a row that is all zeros, not finite or too large for the dtype; "count" counts
+            such rows in the result's `gates`.
         **generate_kwargs: passed to SamplingParams; temperature is 0.0 unless given.
 
     Returns:
@@ -50,26 +59,39 @@ def capture(
 
     Raises:
         ValueError: another number of `per_prompt_selects` than prompts; a layer or stream that is not hooked.
-        RuntimeError: more than one worker.
+        RuntimeError: layers are spread over several workers; `budget_rows` is used up.
         ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
     """
     if steering is not None:
         raise NotImplementedError("steering= while capturing is not built yet")
+    if reduce is not None and per_prompt_selects is not None:
+        raise SettingsError("reduce can't be combined with per_prompt_selects")
     prompts = list(prompts)
     selects = _selects_of(len(prompts), select, per_prompt_selects)
     sampling = Sampling(max_tokens, generate_kwargs)
     engine = TappedEngine(llm, stream)
     shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers)}
-    with CaptureSession(engine, shapes, dtype) as session:
-        feed = Feed(llm, sampling)
-        requests = [Request(i, prompt, selects[i]) for i, prompt in enumerate(prompts)]
-        finished = dict(pair for step in feed.run(requests) for pair in step)
-        chunks = session.fetch()
+    requests = [Request(i, prompt, selects[i]) for i, prompt in enumerate(prompts)]
+    with CaptureSession(engine, shapes, dtype, reduce, budget_rows) as session:
+        rules = Rules(shapes, session.dtype, reduce, gates)
+        finished, recorded = _run(Feed(llm, sampling), requests, session)
     outputs = [finished[i] for i in range(len(prompts))]
     records = [_record(i, output, selects[i]) for i, output in enumerate(outputs)]
     warn_clamped(selects, [len(record.prompt_token_ids) for record in records])
-    rows = prove(chunks, records, shapes, session.dtype)
+    rows = prove(recorded, records, rules)
     return _result(rows, stream, shapes[stream], outputs, engine)
+
+
+def _run(feed: Feed, requests: Sequence[Request], session: CaptureSession) -> tuple[dict[int, Any], Recorded]:
+    finished: dict[int, Any] = {}
+    parts: list[Recorded] = []
+    for step, outputs in enumerate(feed.run(requests), start=1):
+        finished.update(outputs)
+        if step % STEPS_PER_FETCH == 0:
+            parts.append(session.fetch())
+    parts.append(session.fetch())
+    chunks = [chunk for part in parts for chunk in part.chunks]
+    return finished, Recorded(chunks, [sums for part in parts for sums in part.sums])
 
 
 def _selects_of(
@@ -107,4 +129,5 @@ def _result(
         meta=dict.fromkeys(shape.layer_ids, labels),
         outputs=outputs,
         layouts=layouts or None,
+        gates=rows.gates,
     )

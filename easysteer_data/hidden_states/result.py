@@ -37,6 +37,7 @@ class CaptureResult:
         meta: true layer id -> RowLabels; empty or None for rows without labels.
         outputs: vLLM RequestOutputs in prompt order.
         layouts: for attention heads, true layer id -> {"width", "num_heads", "head_size"}.
+        gates: fault -> number of rows and layers that have it, where faults are counted and not raised.
 
     Raises:
         ValueError: labels for some layers only, or a layout of no layer or of another width.
@@ -49,10 +50,12 @@ class CaptureResult:
         meta: Mapping[int, RowLabels] | None,
         outputs: Sequence[Any],
         layouts: Mapping[int, Mapping[str, int]] | None = None,
+        gates: Mapping[str, int] | None = None,
     ) -> None:
         self.layers = dict(layers)
         self.outputs = list(outputs)
         self.layouts = layouts
+        self.gates = dict(gates or {})
         self._meta = dict(meta or {})
         self._check_layouts()
         self._bounds = self._check_labels()

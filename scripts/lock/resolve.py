@@ -1,7 +1,7 @@
 """Writes the pins beside it: `cpu.txt` (what the demo runs on) and `dev.txt` (what the checks add to it).
 
-Resolves the extras of pyproject.toml with pip, then leaves out what vLLM names but text models on the CPU never
-import. Knows nothing of the environment that it runs in, apart from its pip.
+Resolves the extras of pyproject.toml with pip, then leaves out what vLLM names but text models on the CPU
+never import. Knows nothing of the environment that it runs in, apart from its pip.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCRIPT_REQUIREMENTS = ["gguf", "editables"]
 
 # Each of these is imported by vLLM or FastAPI only for the feature named, or behind `except ImportError`.
 LEFT_OUT = {
-    "torchvision": "vision models that use its operators; its wheels do not load beside the CPU build of torch",
+    "torchvision": "vision models; its wheels do not load beside the CPU build of torch",
     "torchaudio": "audio models",
     "torchcodec": "video and audio files",
     "triton": "GPU kernels; 1 GB, and unused on the CPU",
@@ -90,7 +90,7 @@ def reach(requirements: Iterable[str], report: Report) -> set[str]:
 
 
 def write_lock(path: Path, names: Iterable[str], report: Report, comment: Iterable[str]) -> None:
-    """Write one pin a line under `comment`. A build tag such as `+cpu` is dropped: each machine has its own."""
+    """Write one pin a line under `comment`, less build tags such as `+cpu`: each machine has its own."""
     pins = [f"{report[name]['name']}=={report[name]['version'].split('+')[0]}" for name in sorted(names)]
     lines = [*(f"# {line}" for line in comment), *pins]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -108,9 +108,16 @@ def main() -> None:
     names = reach(cpu, report)
     origin = "Written by scripts/lock/resolve.py; install with `pip install --no-deps`."
     reasons = [f"  {name}: {reason}" for name, reason in LEFT_OUT.items()]
-    left_out = ["Left out on purpose, with what only they need, since text models on the CPU never import them:"]
+    left_out = [
+        "Left out on purpose, with what only they need, since text models on the CPU never import them:"
+    ]
     write_lock(paths[0], names, report, [origin, *left_out, *reasons])
-    write_lock(paths[1], reach([*cpu, *dev], report) - names, report, [origin, "What the checks need beside cpu.txt."])
+    write_lock(
+        paths[1],
+        reach([*cpu, *dev], report) - names,
+        report,
+        [origin, "What the checks need beside cpu.txt."],
+    )
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, prove
-from easysteer_data.engine.wire import Chunk, StreamShape
+from easysteer_data.engine.proof import FinishedPrompt, Gates, ProvenRows, Recorded, Rules, prove
+from easysteer_data.engine.wire import Chunk, StreamShape, Sums
 from easysteer_data.errors import ProofError
 from easysteer_data.select import SelectSpec
 
@@ -38,8 +38,8 @@ def good() -> list[Chunk]:
     return [chunk([1, 0, 0], [0, 0, 1], [20, 10, 11]), chunk([0, 1], [2, 1], [12, 21])]
 
 
-def run(chunks: list[Chunk], dtype: str = "float32") -> ProvenRows:
-    return prove(chunks, PROMPTS, SHAPES, dtype)
+def run(chunks: list[Chunk], dtype: str = "float32", gates: Gates = "raise") -> ProvenRows:
+    return prove(Recorded(chunks), PROMPTS, Rules(SHAPES, dtype, gates=gates))
 
 
 def test_rows_come_in_order_of_prompt_and_position() -> None:
@@ -101,7 +101,7 @@ def test_an_overflow_of_the_storage_dtype_is_refused() -> None:
 
 def test_rows_that_were_not_asked_for_are_left_out() -> None:
     selected = [replace(PROMPTS[0], select=SelectSpec(prompt_positions=[-1])), PROMPTS[1]]
-    assert prove(good(), selected, SHAPES, "float32").n_rows == (1, 2)
+    assert prove(Recorded(good()), selected, Rules(SHAPES, "float32")).n_rows == (1, 2)
 
 
 def test_the_last_generated_token_was_never_read_and_has_no_row() -> None:
@@ -111,6 +111,45 @@ def test_the_last_generated_token_was_never_read_and_has_no_row() -> None:
 
 def test_an_empty_selection_has_no_rows_but_a_width() -> None:
     nothing = [replace(prompt, select=SelectSpec(prompt_tokens=[5])) for prompt in PROMPTS]
-    rows = prove([], nothing, SHAPES, "float16")
+    rows = prove(Recorded([]), nothing, Rules(SHAPES, "float16"))
     assert rows.values["hidden_states"].shape == (2, 0, 2)
     assert rows.values["hidden_states"].dtype == torch.float16
+
+
+def test_faults_are_counted_on_request() -> None:
+    assert run(good(), gates="count").gates == {}
+    zero = spoil(lambda values: values[:, 0].zero_())
+    assert run(zero, gates="count").gates == {"all_zero": 2}
+    broken = spoil(lambda values: values[1].fill_(float("nan")))
+    assert run(broken, gates="count").gates == {"not_finite": 2}
+    large = [halved(part) for part in spoil(lambda values: values[1, 0].fill_(70000.0))]
+    assert run(large, "float16", gates="count").gates == {"overflow": 1}
+    with pytest.raises(ValueError, match="choose raise or count"):
+        run(good(), gates="warn")  # type: ignore[arg-type]
+
+
+def test_a_missing_row_is_never_counted_away() -> None:
+    with pytest.raises(ProofError, match="no row"):
+        run(good()[:1], gates="count")
+
+
+def test_the_last_row_of_each_prompt_is_chosen_among_the_steps_last_rows() -> None:
+    rows = prove(Recorded(good()), PROMPTS, Rules(SHAPES, "float32", "last"))
+    assert rows.index.position.tolist() == [2, 1]
+    assert rows.values["hidden_states"][0].tolist() == [[2, 4], [101, 4]]
+
+
+def test_means_are_sums_over_the_number_of_proven_rows() -> None:
+    values = torch.tensor([[[3.0, 12.0], [201.0, 8.0]], [[3.0, 27.0], [201.0, 18.0]]]).double()
+    # Sums come in parts, in any order of prompts.
+    parts = [
+        Sums(torch.tensor([1], dtype=torch.int32), {"hidden_states": values[:, 1:] / 4}),
+        Sums(
+            torch.tensor([0, 1], dtype=torch.int32), {"hidden_states": values * torch.tensor([[1], [0.75]])}
+        ),
+    ]
+    labels = [replace(part, values={"hidden_states": part.values["hidden_states"][:, :0]}) for part in good()]
+    rows = prove(Recorded(labels, parts), PROMPTS, Rules(SHAPES, "float32", "mean"))
+    assert rows.n_rows == (1, 1)
+    assert rows.index.position.tolist() == [2, 1]
+    assert rows.values["hidden_states"].tolist() == [[[1, 4], [100.5, 4]], [[1, 9], [100.5, 9]]]
