@@ -40,6 +40,7 @@ RANK = {
     "errors": 0,
     "types": 0,
     "select": 1,
+    "chat": 2,
     "corpus": 2,
     "model_facts": 2,
     "shards": 2,

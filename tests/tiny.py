@@ -76,7 +76,7 @@ def save_tiny(folder: Path, model_type: str = "llama", **overrides: Any) -> Path
 
 
 def save_tiny_idefics3(folder: Path) -> Path:
-    """Write a random Idefics3 (float32: 2 vision and 4 text layers), its tokenizer and its processor's files.
+    """Write a random Idefics3 (float32: 4 vision and 3 text layers), its tokenizer and its processor's files.
 
     An image becomes 2 x 2 tiles of 28 pixels: 4 `<image>` tokens between marker tokens. vLLM runs it without
     torchvision.
@@ -99,13 +99,13 @@ def save_tiny_idefics3(folder: Path) -> Path:
     vision = Idefics3VisionConfig(
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=4,
         num_attention_heads=4,
         image_size=56,
         patch_size=14,
     )
     text = LlamaConfig(
-        **{**LLAMA, "num_hidden_layers": 4},
+        **LLAMA,
         vocab_size=len(tokenizer) + (-len(tokenizer)) % 64,
         bos_token_id=0,
         eos_token_id=1,
@@ -116,6 +116,7 @@ def save_tiny_idefics3(folder: Path) -> Path:
         text_config=text,
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         scale_factor=2,
+        pad_token_id=2,
     )
     torch.manual_seed(0)
     Idefics3ForConditionalGeneration(config).to(torch.float32).save_pretrained(folder)

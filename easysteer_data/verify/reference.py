@@ -1,6 +1,6 @@
 """The residual stream as Hugging Face computes it on the CPU in float32, one prompt at a time.
 
-Knows a model folder and token ids; no run, no engine. The one module of this room that imports transformers.
+Knows a model folder and token ids; no run, no engine. The one module of its room that may import transformers.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from easysteer_data.errors import RunError
 
 
 class Reference:
-    """A model folder's decoder, loaded in float32 whatever its weights are.
+    """A model folder's decoder, with the weights that the engine had and arithmetic in float32.
 
-    Attributes:
-        n_layers: decoder blocks.
+    Args:
+        folder: the model's folder.
+        dtype: dtype of the engine's model, e.g. "bfloat16"; the weights are rounded to it first.
 
     Raises:
         RunError: the decoder blocks can't be found in this architecture.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, dtype: str) -> None:
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).float().eval()
         self._decoder = model.get_decoder()
-        self.n_layers = int(model.config.get_text_config().num_hidden_layers)
-        self._blocks = _find_blocks(self._decoder, self.n_layers)
+        self._blocks = _find_blocks(self._decoder, int(model.config.get_text_config().num_hidden_layers))
 
     @torch.inference_mode()
     def block_states(self, token_ids: Sequence[int], positions: torch.Tensor) -> list[torch.Tensor]:

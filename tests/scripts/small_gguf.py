@@ -107,7 +107,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, pre: str) -> N
 
 
 def _as_stored(name: str, weight: np.ndarray) -> tuple[str, np.ndarray]:
-    """Return a tensor as llama.cpp names and keeps it: rows of queries and keys interleaved for its rotary code."""
+    """Return a tensor as llama.cpp names and keeps it: rows of queries and keys are interleaved."""
     if name in TOP_NAMES:
         return TOP_NAMES[name], weight
     _, _, layer_id, *parts, _ = name.split(".")
