@@ -1,20 +1,15 @@
-"""Chats in, token ids out, and text that holds a BOS already checked: one BOS at the start, never two.
+"""Chats in, token ids with one BOS out, through the model's own template.
 
 Takes any Hugging Face tokenizer; knows no engine, corpus or file.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
+from easysteer_data.bos import Tokenizer, add_missing_bos, encode
 from easysteer_data.errors import SettingsError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-BosPolicy = Literal["refuse", "repair", "keep"]
 
 # Stands for each message's content while we look which form of content a template shows.
 _PROBE = "probe"
@@ -28,7 +23,7 @@ class TokenPrompt(TypedDict):
 
 
 def render_chat(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
     *,
     add_generation_prompt: bool = True,
@@ -54,7 +49,8 @@ def render_chat(
         The token ids and the text that they stand for.
 
     Raises:
-        SettingsError: no template, messages that can't be rendered, or both ways to end the chat at once.
+        SettingsError: no template, messages that can't be rendered, both ways to end the chat at once, or two
+            BOS tokens.
     """
     _check_messages(messages)
     _check_ending(messages, add_generation_prompt, continue_final_message)
@@ -69,61 +65,13 @@ def render_chat(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
     )
-    token_ids = _token_ids(tokenizer, text, add_special_tokens=False)
-    bos = tokenizer.bos_token_id
-    # A BOS id of 0 is an id like any other, so None is asked for by name.
-    if bos is not None and token_ids[:1] != [bos] and _starts_texts_with_bos(tokenizer):
-        token_ids = [bos, *token_ids]
-    check_bos(tokenizer, [token_ids], "refuse", names=["the rendered chat"])
+    token_ids = add_missing_bos(tokenizer, encode(tokenizer, text, add_special_tokens=False))
+    if token_ids[:2] == [tokenizer.bos_token_id] * 2:
+        raise SettingsError(
+            f"the rendered chat begins with two BOS tokens, {tokenizer.bos_token!r}: the chat template and "
+            "the first message may each hold one; take one out"
+        )
     return {"prompt_token_ids": token_ids, "prompt": text}
-
-
-def check_bos(
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    policy: BosPolicy = "refuse",
-    *,
-    names: Sequence[str] | None = None,
-) -> list[str | list[int]]:
-    """Find prompts that would be run with two BOS tokens at their start.
-
-    Text that already went through a chat template often begins with a BOS, and vLLM adds another one to
-    texts (vllm-project/vllm#27515).
-
-    Args:
-        tokenizer: the model's own; one without BOS finds nothing.
-        prompts: texts, as they would be given to vLLM, or token ids.
-        policy: "refuse" them, "repair" them, or "keep" them as they are.
-        names: what errors call the prompts; None = "prompt 0" and so on.
-
-    Returns:
-        The prompts as given; repaired ones as token ids with one BOS. Ids and not text, since only these
-        are the template's own tokens behind the BOS.
-
-    Raises:
-        SettingsError: a prompt begins with two BOS tokens and the policy is "refuse"; names it.
-
-    Warns:
-        UserWarning: once for all prompts that were repaired.
-    """
-    if policy not in get_args(BosPolicy):
-        raise SettingsError(
-            f"policy {policy!r} for doubled BOS; choose from {', '.join(get_args(BosPolicy))}"
-        )
-    checked = [prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts]
-    repaired = {} if policy == "keep" else dict(_repaired(tokenizer, checked))
-    if not repaired:
-        return checked
-    first = next(iter(repaired))
-    name = f"prompt {first}" if names is None else names[first]
-    others = f" ({len(repaired) - 1} other prompts do as well)" if len(repaired) > 1 else ""
-    fault = f"{name} begins with more than one BOS token, {tokenizer.bos_token!r}{others}"
-    if policy == "refuse":
-        raise SettingsError(
-            f"{fault}; leave it out of the text where the tokenizer adds one, or use the policy 'repair'"
-        )
-    warnings.warn(f"{fault}; all but one were dropped", UserWarning, stacklevel=2)
-    return [repaired.get(i, prompt) for i, prompt in enumerate(checked)]
 
 
 def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -132,23 +80,25 @@ def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise SettingsError(f"message {number} has no role; write {{'role': 'user', 'content': ...}}")
-        content = message.get("content")
-        if isinstance(content, str):
-            continue
-        if not isinstance(content, Sequence) or not content:
+        _check_content(message.get("content"), f"message {number} ({message['role']})")
+
+
+def _check_content(content: Any, owner: str) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, Sequence) or not content:
+        raise SettingsError(
+            f"{owner}: content is {content!r}; give a text or a list of {{'type': 'text', 'text': ...}} parts"
+        )
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else part
+        if not isinstance(part, Mapping) or kind != "text":
             raise SettingsError(
-                f"message {number} ({message['role']}): content is {content!r}; give a text or a list of "
-                "{'type': 'text', 'text': ...} parts"
+                f"{owner}: content part {kind!r} is not text; give an image beside an already rendered text, "
+                "as {'prompt': ..., 'multi_modal_data': ...}"
             )
-        for part in content:
-            if not isinstance(part, Mapping) or part.get("type") != "text":
-                kind = part.get("type") if isinstance(part, Mapping) else part
-                raise SettingsError(
-                    f"message {number} ({message['role']}): content part {kind!r} is not text; give an "
-                    "image beside an already rendered text, as {'prompt': ..., 'multi_modal_data': ...}"
-                )
-            if not isinstance(part.get("text"), str):
-                raise SettingsError(f"message {number} ({message['role']}): a text part holds no text")
+        if not isinstance(part.get("text"), str):
+            raise SettingsError(f"{owner}: a text part holds no text")
 
 
 def _check_ending(
@@ -166,9 +116,7 @@ def _check_ending(
         raise SettingsError(f"continue_final_message: the last message is the {role}'s, not the assistant's")
 
 
-def _apply_template(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], **options: Any
-) -> str:
+def _apply_template(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
     from jinja2 import TemplateError
 
     try:
@@ -179,7 +127,7 @@ def _apply_template(
 
 
 def _fit_contents(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], chat_template: str | None
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], chat_template: str | None
 ) -> list[dict[str, Any]]:
     """Return the messages with contents in a form that the template shows, the given form first.
 
@@ -207,34 +155,3 @@ def _as_text(content: Any) -> str:
 
 def _as_parts(content: Any) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else [dict(p) for p in content]
-
-
-def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool) -> list[int]:
-    # Padding and truncation are off by name: a tokenizer's own file may ask for them.
-    encoded = tokenizer(
-        text, add_special_tokens=add_special_tokens, padding=False, truncation=False, verbose=False
-    )
-    token_ids: list[int] = encoded["input_ids"]
-    return token_ids
-
-
-def _starts_texts_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
-    return _token_ids(tokenizer, "", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
-
-
-def _repaired(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | list[int]]
-) -> Iterator[tuple[int, list[int]]]:
-    """Yield (index, token ids with one BOS) of each prompt that begins with more than one."""
-    bos = tokenizer.bos_token_id
-    if bos is None:
-        return
-    for i, prompt in enumerate(prompts):
-        if isinstance(prompt, str):
-            # Most texts hold no BOS, so they can't begin with two: tokenising them would be work for nothing.
-            if tokenizer.bos_token not in prompt:
-                continue
-            prompt = _token_ids(tokenizer, prompt, add_special_tokens=True)
-        n_bos = next((n for n, token_id in enumerate(prompt) if token_id != bos), len(prompt))
-        if n_bos > 1:
-            yield i, prompt[n_bos - 1 :]

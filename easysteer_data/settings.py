@@ -129,6 +129,21 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerifySettings:
+    """How a run is compared with Hugging Face, which loads `model.path`.
+
+    Attributes:
+        run: the run's folder, None = the experiment's own.
+        n: prompts to sample.
+        seed: of the sample.
+    """
+
+    run: str | None = None
+    n: int = 32
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
     """Everything that defines an experiment; every stage reads its own part.
 
@@ -149,6 +164,7 @@ class ExperimentSettings:
     shards: ShardSettings = field(default_factory=ShardSettings)
     data: DataSettings = field(default_factory=DataSettings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    verify: VerifySettings = field(default_factory=VerifySettings)
     progress: bool = True
 
 

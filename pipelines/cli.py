@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from . import capture, train_probe
+from . import capture, train_probe, verify
 
-STAGES = {"capture": capture.main, "train_probe": train_probe.main}
+STAGES = {"capture": capture.main, "train_probe": train_probe.main, "verify": verify.main}
 
 
 def main() -> None:

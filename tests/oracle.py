@@ -34,10 +34,13 @@ def block_outputs(folder: Path, token_ids: Sequence[int]) -> list[torch.Tensor]:
 def head_outputs(folder: Path, token_ids: Sequence[int]) -> dict[int, torch.Tensor]:
     """The input of each attention's output projection: layer id -> [n_tokens, num_heads * head_size]."""
     names = ("o_proj", "out_proj", "dense", "c_proj")
-    modules = _find(folder, lambda parent, name: name in names and parent in ("self_attn", "attn", "attention"))
+    modules = _find(
+        folder, lambda parent, name: name in names and parent in ("self_attn", "attn", "attention")
+    )
     return _inputs(folder, token_ids, modules)
 
 
+@torch.inference_mode()
 def router_logits(folder: Path, token_ids: Sequence[int]) -> dict[int, torch.Tensor]:
     """The gate's input times its weights, before any softmax: layer id -> [n_tokens, n_experts]."""
     modules = _find(folder, lambda _, name: name in ("gate", "router"))
@@ -65,7 +68,9 @@ def _inputs(
 def _outputs(
     folder: Path, token_ids: Sequence[int], modules: Mapping[int, torch.nn.Module]
 ) -> dict[int, torch.Tensor]:
-    return _record(folder, token_ids, modules, lambda _, output: output[0] if isinstance(output, tuple) else output)
+    return _record(
+        folder, token_ids, modules, lambda _, output: output[0] if isinstance(output, tuple) else output
+    )
 
 
 @torch.inference_mode()

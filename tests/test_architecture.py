@@ -17,7 +17,12 @@ ALLOWED = {
     "vllm.": {"easysteer_data/engine/"},
     "vllm": {"easysteer_data/engine/"},
     "triton": {"easysteer_data/engine/tap_kernel.py"},
-    "transformers": {"easysteer_data/engine/", "easysteer_data/tokens.py", "easysteer_data/model_facts.py"},
+    "transformers": {
+        "easysteer_data/engine/",
+        "easysteer_data/tokens.py",
+        "easysteer_data/model_facts.py",
+        "easysteer_data/verify/reference.py",
+    },
     "webdataset": {"easysteer_data/shards/"},
     "lightning": {"easysteer_data/datamodule.py", "easysteer_data/probes/"},
     "torchmetrics": {"easysteer_data/probes/"},
@@ -39,6 +44,7 @@ ALLOWED = {
 RANK = {
     "errors": 0,
     "types": 0,
+    "bos": 1,
     "select": 1,
     "chat": 2,
     "corpus": 2,
@@ -53,6 +59,7 @@ RANK = {
     "datamodule": 4,
     "capture_run": 4,
     "probes": 5,
+    "verify": 5,
     "report": 6,
     "pipelines": 7,
 }

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 from easysteer_data.errors import SettingsError
 from easysteer_data.select import coerce_select
-from easysteer_data.settings import ExperimentSettings, build
+from easysteer_data.settings import ExperimentSettings, VerifySettings, build
 from pipelines.stage import CONF, settings_of
 
-ROOTS = ("capture", "train_probe")
+ROOTS = ("capture", "train_probe", "verify")
 GROUPS = sorted(p.name for p in Path(CONF).iterdir() if p.is_dir() and p.name != "experiment")
 OPTIONS = [(p.parent.name, p.stem) for p in sorted(Path(CONF).glob("*/*.yaml")) if p.parent.name in GROUPS]
 EXPERIMENTS = sorted(p.stem for p in Path(CONF).glob("experiment/*.yaml"))
@@ -62,12 +62,20 @@ def test_config_files_are_short(path: Path) -> None:
         ("capture.max_tokens=many", r"capture\.max_tokens: .*integer"),
         ("capture.layers=[a]", r"capture\.layers.*integer"),
         ("corpus.splits.train=0.9", "splits"),
+        ("verify.n=some", r"verify\.n: .*integer"),
+        ("+verify.m=3", r"'verify\.m'; did you mean 'verify\.n'"),
         ("model=folder", r"model\.path: must be given"),
     ],
 )
 def test_unusable_values_are_refused_by_key(override: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         settings("capture", override)
+
+
+def test_verify_reads_the_experiments_own_run_unless_one_is_named() -> None:
+    assert settings("verify", "experiment=demo").verify == VerifySettings(run=None, n=32, seed=0)
+    named = settings("verify", "verify.run=some/run", "verify.n=8", "verify.seed=1").verify
+    assert named == VerifySettings(run="some/run", n=8, seed=1)
 
 
 def test_a_missing_key_is_named() -> None:

@@ -98,17 +98,22 @@ class TapGroup:
 
 
 def _attach(point: TapPoint, slot_map: torch.Tensor, switch: torch.Tensor, rows: torch.Tensor) -> None:
-    def take(tensors: torch.Tensor | tuple[torch.Tensor, ...], *, add_pair: bool = False) -> None:
-        first, second = (*tensors, None)[:2] if isinstance(tensors, tuple) else (tensors, None)
-        residual = second.view(-1, point.width) if add_pair and second is not None else None
-        tap(first.view(-1, point.width), residual, slot_map, switch, rows)
+    def take(first: torch.Tensor, residual: torch.Tensor | None = None) -> None:
+        # The Transformers backend gives [1, n_tokens, width].
+        pair = None if residual is None else residual.view(-1, point.width)
+        tap(first.view(-1, point.width), pair, slot_map, switch, rows)
 
     def before(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        take(inputs)
+        take(inputs[0])
 
     def after(_module: nn.Module, _inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
-        # A pair is (hidden, residual): the block leaves the last addition to the next block's fused norm.
-        take(output, add_pair=point.reads == "sum")
+        if not isinstance(output, tuple):
+            take(output)
+        elif point.reads == "sum":
+            # A pair is (hidden, residual): the block leaves the last addition to the next block's fused norm.
+            take(output[0], output[1])
+        else:
+            take(output[0])
 
     if point.reads == "input":
         point.module.register_forward_pre_hook(before)
@@ -152,19 +157,17 @@ def find_points(model: nn.Module, stream: Stream, hidden_size: int) -> list[TapP
     points = []
     for layer_id, block in find_blocks(model).items():
         try:
-            if stream == "hidden_states":
-                point = _block_point(layer_id, block, hidden_size)
-            elif stream == "router_logits":
-                point = _gate_point(layer_id, block)
-            else:
-                point = _heads_point(layer_id, block)
+            points.append(_point(layer_id, block, stream, hidden_size))
         except UnsupportedEngineError as error:
             raise UnsupportedEngineError(f"{type(model).__name__}, layer {layer_id}: {error}") from None
-        points.append(point)
     return [point for point in points if point is not None]
 
 
-def _block_point(layer_id: int, block: nn.Module, hidden_size: int) -> TapPoint:
+def _point(layer_id: int, block: nn.Module, stream: Stream, hidden_size: int) -> TapPoint | None:
+    if stream == "router_logits":
+        return _gate_point(layer_id, block)
+    if stream == "attention_heads":
+        return _heads_point(layer_id, block)
     return TapPoint(layer_id, block, hidden_size, "output" if _is_one_of(block, _SUMMING_BLOCKS) else "sum")
 
 
@@ -199,7 +202,9 @@ def _heads_point(layer_id: int, block: nn.Module) -> TapPoint | None:
                 f"no output projection named {', '.join(_OUTPUT_PROJECTIONS)} follows the attention, "
                 "so attention_heads can't be read"
             )
-        width = int(getattr(projection, "input_size_per_partition", projection.input_size))  # type: ignore[arg-type]
+        # A projection that is not split over ranks has no size per partition.
+        size = getattr(projection, "input_size_per_partition", None) or projection.input_size
+        width = int(size)  # type: ignore[arg-type]
         n_heads = int(attention.num_heads)  # type: ignore[arg-type]
         return TapPoint(
             layer_id, projection, width, "input", {"num_heads": n_heads, "head_size": width // n_heads}

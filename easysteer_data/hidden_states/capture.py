@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, Gates, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.session import STEPS_PER_FETCH, CaptureSession, TappedEngine
 from easysteer_data.engine.wire import Reduce, StreamShape
 from easysteer_data.errors import EngineError, SettingsError
+from easysteer_data.hidden_states.prompts import prepare_prompts
 from easysteer_data.hidden_states.result import CaptureResult, RowLabels
 from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
 from easysteer_data.types import Stream
@@ -33,13 +35,14 @@ def capture(
     reduce: Reduce | None = None,
     budget_rows: int | None = None,
     gates: Gates = "raise",
+    bos: BosPolicy = "refuse",
     **generate_kwargs: Any,
 ) -> CaptureResult:
     """Run prompts and return the rows of one stream.
 
     Args:
         llm: a vLLM `LLM` opened by `easysteer_data.open_llm`, or a plain one whose engine is in this process.
-        prompts: texts, or whatever else `LLM.generate` takes.
+        prompts: texts, message lists of a chat, or whatever else `LLM.generate` takes.
         max_tokens: tokens to generate; 1 = the prompt's forward pass only.
         layers: true layer ids, None = all that are hooked.
         dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's.
@@ -52,6 +55,8 @@ def capture(
         budget_rows: rows of a layer that may be recorded; one more is an error, none is dropped.
         gates: "raise" stops at a row that is all zeros, not finite or too large for the dtype; "count" counts
             such rows in the result's `gates`.
+        bos: what to do with a text that begins with BOS, to which the tokenizer would add another: "refuse",
+            "repair" or "keep".
         **generate_kwargs: passed to SamplingParams; temperature is 0.0 unless given.
 
     Returns:
@@ -66,7 +71,7 @@ def capture(
         raise NotImplementedError("steering= while capturing is not built yet")
     if reduce is not None and per_prompt_selects is not None:
         raise SettingsError("reduce can't be combined with per_prompt_selects")
-    prompts = list(prompts)
+    prompts = prepare_prompts(llm, prompts, bos)
     selects = _selects_of(len(prompts), select, per_prompt_selects)
     sampling = Sampling(max_tokens, generate_kwargs)
     engine = TappedEngine(llm, stream)

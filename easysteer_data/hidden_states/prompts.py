@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from easysteer_data.chat import BosPolicy, check_bos, render_chat
+from easysteer_data.bos import BosPolicy, check_bos
+from easysteer_data.chat import render_chat
 from easysteer_data.errors import SettingsError
 
 
@@ -30,6 +31,8 @@ def prepare_prompts(llm: Any, prompts: Sequence[Any], bos_policy: BosPolicy = "r
     Raises:
         SettingsError: a chat can't be rendered or a text has a doubled BOS; names the prompt.
     """
+    if isinstance(prompts, str | Mapping):
+        raise SettingsError("prompts is a single prompt; give a list of prompts: [...]")
     prepared = [
         _render(llm, i, prompt) if _is_chat(i, prompt) else prompt for i, prompt in enumerate(prompts)
     ]
@@ -54,7 +57,8 @@ def _is_chat(i: int, prompt: Any) -> bool:
 
 
 def _render(llm: Any, i: int, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    to_continue = messages[-1].get("role") == "assistant" if isinstance(messages[-1], Mapping) else False
+    last = messages[-1]
+    to_continue = isinstance(last, Mapping) and last.get("role") == "assistant"
     try:
         return render_chat(
             llm.get_tokenizer(),

@@ -18,7 +18,7 @@ class Comparison:
 
     Attributes:
         cosine: float64 [n, L], cosine between a row and its expected one.
-        relative: float64 [n, L], largest difference of an element, in units of the expected row's largest one.
+        relative: float64 [n, L], largest difference in units of the expected row's largest element.
         shift: int64 [n, L], 0, or -1 / +1 where the row is clearly nearer to the layer before / after.
     """
 
@@ -67,4 +67,4 @@ def _compare_layer(
 
 
 def _distance(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(rows - others, dim=-1)
+    return (rows - others).square().sum(dim=-1).sqrt()

@@ -1,6 +1,6 @@
 """The residual stream as Hugging Face computes it on the CPU in float32, one prompt at a time.
 
-Knows a model folder and token ids; no run, no engine. The one module of its room that may import transformers.
+Knows a model folder and token ids, no run and no engine. The one module here that may import transformers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reference:
 
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).float().eval()
         self._decoder = model.get_decoder()
-        self._blocks = _find_blocks(self._decoder, int(model.config.get_text_config().num_hidden_layers))
+        self._blocks = find_blocks(self._decoder, int(model.config.get_text_config().num_hidden_layers))
 
     @torch.inference_mode()
     def block_states(self, token_ids: Sequence[int], positions: torch.Tensor) -> list[torch.Tensor]:
@@ -41,8 +41,8 @@ class Reference:
             positions: int64 [n], the positions that are kept.
 
         Returns:
-            n_layers + 1 float32 tensors [n, width]: the embeddings, then block 0's output, block 1's, ..., all
-            before the final norm, which Hugging Face's own last `hidden_states` is not.
+            n_layers + 1 float32 tensors [n, width]: the embeddings, then each block's output, the last one's
+            before the final norm too, where Hugging Face's own `hidden_states` is normed.
         """
         states: list[torch.Tensor] = []
 
@@ -72,8 +72,12 @@ def _output(keep: Callable[[torch.Tensor], None]) -> Callable[..., None]:
     return hook
 
 
-def _find_blocks(decoder: torch.nn.Module, n_layers: int) -> Sequence[torch.nn.Module]:
-    """The outermost list of `n_layers` modules: a block's list of experts may be longer, but lies inside."""
+def find_blocks(decoder: torch.nn.Module, n_layers: int) -> torch.nn.ModuleList:
+    """Return the outermost list of `n_layers` modules: a block's own lists, as of experts, lie inside it.
+
+    Raises:
+        RunError: there is none.
+    """
     for module in decoder.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == n_layers:
             return module

@@ -5,27 +5,15 @@ Measures nothing itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from easysteer_data.types import Stream
+from easysteer_data.verify.bounds import Bounds
 
+# Characters of a line of the table.
 _WIDTH = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a row must keep to.
-
-    Attributes:
-        cosine: the smallest that passes.
-        relative: the largest difference that passes, in units of the expected row's largest element.
-    """
-
-    cosine: float
-    relative: float
-
-    def __str__(self) -> str:
-        return f"cosine >= {self.cosine:g}, relative difference <= {self.relative:g}"
+_HEADS = f"{'cosine':>10}  {'relative':>11}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +39,8 @@ class LayerResult:
         later: rows of positions >= 1; None where none was compared.
         first: rows of position 0, whose activations are massive in many models; None where none was compared.
         matches: the block whose output most rows match, layer_id where all is well; -1 for the embeddings.
-        worst: prompt, position and figures of the row furthest from its bounds, in words.
-        passed: every row keeps to the bounds, and `matches` is `layer_id`.
+        excess: the worst row's distance from Hugging Face's, in units of the bounds: at most 1 passes.
+        worst: that row's prompt, position and figures, in words.
     """
 
     stream: Stream
@@ -60,31 +48,34 @@ class LayerResult:
     later: Agreement | None
     first: Agreement | None
     matches: int
+    excess: float
     worst: str
-    passed: bool
+
+    @property
+    def passed(self) -> bool:
+        """Every row keeps to the bounds, and is no other layer's."""
+        return self.excess <= 1 and self.matches == self.layer_id
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """A run against Hugging Face in float32 on the CPU.
+    """A run against Hugging Face on the CPU in float32.
 
     Attributes:
         run: the run's folder.
         model: the model's name.
-        dtypes: stream -> the model's dtype and the storage dtype, in words.
+        dtypes: stream -> dtype of the model and of the stored rows, in words.
         bounds: stream -> what its rows must keep to.
-        layers: every stream and layer of the run.
-        worst: place in `layers` of the one with the row furthest from its bounds.
+        layers: every stored layer of every stream.
         n_prompts: prompts that were run again.
         n_rows: their rows of each layer.
     """
 
     run: str
     model: str
-    dtypes: dict[Stream, str]
-    bounds: dict[Stream, Bounds]
+    dtypes: Mapping[Stream, str]
+    bounds: Mapping[Stream, Bounds]
     layers: tuple[LayerResult, ...]
-    worst: int
     n_prompts: int
     n_rows: int
 
@@ -95,42 +86,40 @@ class VerifyReport:
 
     @property
     def failure(self) -> str:
-        """One line that says what is wrong, "" where nothing is."""
+        """One line that says what is wrong and where; empty for a run that passed."""
         if self.passed:
             return ""
-        failed = [layer for layer in self.layers if not layer.passed]
-        shifted = [layer for layer in failed if layer.matches != layer.layer_id]
+        shifted = [layer for layer in self.layers if layer.matches != layer.layer_id]
         if shifted:
-            first = shifted[0]
+            last = shifted[-1]
             return (
-                f"{self.run}: {len(shifted)} of {len(self.layers)} layers hold another layer's rows: rows of "
-                f"layer {first.layer_id} of {first.stream} match Hugging Face's {_name(first.matches)}"
+                f"{self.run}: {len(shifted)} of {len(self.layers)} layers hold another layer's rows: "
+                f"{last.stream}: rows of layer {last.layer_id} match Hugging Face's {_name(last.matches)}"
             )
-        worst = self.layers[self.worst]
+        n_failed = sum(not layer.passed for layer in self.layers)
+        worst = max(self.layers, key=lambda layer: layer.excess)
         return (
-            f"{self.run}: {len(failed)} of {len(self.layers)} layers differ from Hugging Face; the worst row is "
+            f"{self.run}: {n_failed} of {len(self.layers)} layers differ from Hugging Face; worst: "
             f"{worst.stream} of layer {worst.layer_id}, {worst.worst}; bounds: {self.bounds[worst.stream]}"
         )
 
     def table(self) -> str:
         """Figures of every layer as text of at most 80 columns."""
-        lines = [f"{self.n_prompts} prompts, {self.n_rows} rows a layer, against Hugging Face on the CPU in float32"]
-        lines.append(_cut(f"model: {self.model}"))
+        lines = [
+            f"{self.n_prompts} prompts, {self.n_rows} rows a layer, against Hugging Face in float32 (CPU)",
+            _cut(f"model: {self.model}"),
+        ]
         for stream, bounds in self.bounds.items():
             lines += ["", f"{stream}: {self.dtypes[stream]}", f"bounds: {bounds}", ""]
             lines.append(f"{'':7}{'positions >= 1':>23}  {'position 0':>23}")
             lines.append(f"{'layer':>5}  {_HEADS}  {_HEADS}  rows match")
             lines += [_line(layer) for layer in self.layers if layer.stream == stream]
-        lines += ["", "passed" if self.passed else "FAILED"]
-        return "\n".join(lines)
-
-
-_HEADS = f"{'cosine':>10}  {'relative':>11}"
+        return "\n".join([*lines, "", "passed" if self.passed else "FAILED"])
 
 
 def _line(layer: LayerResult) -> str:
-    verdict = "" if layer.passed else "  FAILED"
     figures = f"{_figures(layer.later)}  {_figures(layer.first)}"
+    verdict = "" if layer.passed else "  FAILED"
     return f"{layer.layer_id:>5}  {figures}  {_name(layer.matches)}{verdict}"
 
 

@@ -28,6 +28,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "untapped_v2": {"eager": False, "v2": True, "tapped": False},
     "compiled_v1": {"eager": False, "v2": False, "tapped": True},
     "child_v2": {"eager": False, "v2": True, "tapped": True, "child": True},
+    "compiled_float32": {"eager": False, "v2": True, "tapped": True, "dtype": "float32"},
+    "untapped_float32": {"eager": False, "v2": True, "tapped": False, "dtype": "float32"},
 }
 
 
@@ -66,7 +68,7 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
     llm_options: dict[str, Any] = {
         "model": str(model),
         "skip_tokenizer_init": True,
-        "dtype": "bfloat16",
+        "dtype": options.get("dtype", "bfloat16"),
         "max_model_len": 2048,
         "max_num_batched_tokens": 1024,
         "enforce_eager": options["eager"],
@@ -74,23 +76,29 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
         "generation_config": "vllm",
     }
     sampling = {"max_tokens": N_NEW, "ignore_eos": True, "detokenize": False}
+    greedy = SamplingParams(temperature=0, **sampling)
+    rows: dict[str, torch.Tensor] = {}
+    facts: dict[str, Any] = {}
     if not options["tapped"]:
         llm = LLM(**llm_options)
-        outputs = llm.generate(prompts(), SamplingParams(temperature=0, **sampling), use_tqdm=False)
-        rows: dict[str, torch.Tensor] = {}
-        facts: dict[str, Any] = {}
+        outputs = llm.generate(prompts(), greedy, use_tqdm=False)
     else:
         from easysteer_data import capture, open_llm
         from easysteer_data.engine.session import TappedEngine
 
         llm = open_llm(**llm_options, streams=("hidden_states", "attention_heads"))
+        idle = llm.generate(prompts(), greedy, use_tqdm=False)
         result = capture(llm, prompts(), layers=LAYERS, **sampling)
         heads = capture(llm, prompts()[:4], layers=LAYERS, stream="attention_heads", select={"prompt": "all"})
         outputs = result.outputs
         rows = {f"hidden.{layer_id}": result.rows(layer_id) for layer_id in LAYERS}
         rows |= {f"heads.{layer_id}": heads.rows(layer_id) for layer_id in LAYERS}
         rows["n_rows"] = torch.tensor([len(result.sample_positions(i)) for i in range(len(result))])
-        facts = {"runner": TappedEngine(llm).facts[0].runner}
+        facts["runner"] = TappedEngine(llm).facts[0].runner
+        facts["prompts_with_equal_tokens_while_recording"] = sum(
+            list(a.outputs[0].token_ids) == list(b.outputs[0].token_ids)
+            for a, b in zip(idle, outputs, strict=True)
+        )
     facts |= {"cudagraph_mode": str(llm.llm_engine.vllm_config.compilation_config.cudagraph_mode)}
     save_file(rows, out / f"{kind}.safetensors")
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
@@ -173,9 +181,13 @@ def main() -> None:
                 entry[f"heads.{layer_id}"] = compare(rows[f"heads.{layer_id}"], expected[f"heads.{layer_id}"])
             entry |= decode_rows(rows, expected, told["tokens"], reference["tokens"], n_prompt)
         report["engines"][kind] = entry
-    untapped = json.loads((folder / "untapped_v2.json").read_text())["tokens"]
-    tapped = json.loads((folder / "compiled_v2.json").read_text())["tokens"]
-    report["compiled tokens unchanged by taps"] = sum(a == b for a, b in zip(untapped, tapped, strict=True))
+    for name, tapped, untapped in (
+        ("bfloat16", "compiled_v2", "untapped_v2"),
+        ("float32", "compiled_float32", "untapped_float32"),
+    ):
+        pair = [json.loads((folder / f"{kind}.json").read_text())["tokens"] for kind in (tapped, untapped)]
+        same = sum(a == b for a, b in zip(*pair, strict=True))
+        report[f"prompts with equal tokens, tapped and untapped, {name}"] = same
     report["eager_v2 against Hugging Face"] = hugging_face_rows(folder / "model", folder)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 

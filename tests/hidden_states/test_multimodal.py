@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from easysteer_data.errors import SettingsError
 from easysteer_data.hidden_states import CaptureResult, capture
 from tests import oracle
 from tests.tiny import save_tiny_idefics3
@@ -167,6 +168,18 @@ def test_heads_are_those_of_the_text_model(vision_llm: Any) -> None:
     assert result.layer_ids == [0, 1, 2]
     assert result.layouts == {i: {"width": 128, "num_heads": 4, "head_size": 32} for i in range(3)}
     assert result.rows(0).shape == (lengths(result)[0], 128)
+
+
+def test_an_image_prompt_whose_bos_is_doubled_keeps_its_image_when_repaired(
+    vision_llm: Any, idefics3: Path
+) -> None:
+    once = image_prompt("<s>what is <image>", picture(8))
+    twice = image_prompt("<s><s>what is <image>", picture(8))
+    with pytest.raises(SettingsError, match="prompt 1 begins with more than one BOS"):
+        capture(vision_llm, [once, twice])
+    with pytest.warns(UserWarning, match="prompt 1 begins with more than one BOS"):
+        result = capture(vision_llm, [once, twice], bos="repair")
+    assert_equals_hugging_face(result, [once, once], idefics3)
 
 
 def test_more_images_than_the_engine_takes_leave_it_usable(vision_llm: Any) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.model_runs import ModelRun
+
 ROOT = Path(__file__).parents[2]
+PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15, 16]]
 
 
 def run(*arguments: str, cwd: Path = ROOT, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -28,7 +31,7 @@ def test_cfg_job_prints_the_whole_config_without_running() -> None:
     assert "prompt_positions" in done.stdout
 
 
-@pytest.mark.parametrize("stage", ["capture", "train_probe"])
+@pytest.mark.parametrize("stage", ["capture", "train_probe", "verify"])
 def test_an_unknown_key_ends_with_the_nearest_valid_one(stage: str) -> None:
     done = run("-m", f"pipelines.{stage}", "capture.dtyp=float16")
     assert done.returncode == 1
@@ -44,11 +47,47 @@ def test_bad_input_ends_in_one_clear_line_and_writes_nothing(tmp_path: Path) -> 
     assert not (out / "capture").exists()
 
 
-def test_a_probe_without_a_run_says_what_is_missing(tmp_path: Path) -> None:
-    done = run("-m", "pipelines.train_probe", f"out={tmp_path}")
+@pytest.mark.parametrize("stage", ["train_probe", "verify"])
+def test_a_stage_without_a_run_says_what_is_missing(stage: str, tmp_path: Path) -> None:
+    done = run("-m", f"pipelines.{stage}", f"out={tmp_path}")
     assert done.returncode == 1
     assert "RunError" in done.stderr
     assert str(tmp_path / "capture") in done.stderr
+
+
+def test_verify_prints_every_layer_of_a_run_that_matches(tiny_model: Path, tmp_path: Path) -> None:
+    ModelRun(tiny_model, PROMPTS).write(tmp_path / "out" / "capture")
+    done = run(
+        "-m",
+        "pipelines.verify",
+        f"out={tmp_path / 'out'}",
+        "model=folder",
+        f"model.path={tiny_model}",
+        "verify.n=2",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 prompts" in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines() if "layer " in line][-3:] == ["0", "1", "2"]
+    assert done.stdout.splitlines()[-1] == "passed"
+
+
+def test_verify_ends_with_the_worst_row_of_a_run_that_does_not_match(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    altered = ModelRun(tiny_model, PROMPTS, alter={(1, 2): lambda rows: rows * 1.1}).write(tmp_path / "run")
+    done = run(
+        "-m",
+        "pipelines.verify",
+        f"verify.run={altered}",
+        f"model.path={tiny_model}",
+        f"out={tmp_path / 'out'}",
+    )
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "FAILED"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"RunError: {altered}: 1 of 3 layers differ from Hugging Face")
+    assert "layer 2, prompt id-1 (made.txt:2), position" in last
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +115,5 @@ def test_the_wheel_runs_its_stages_from_an_empty_folder(wheel: Path, tmp_path: P
     assert where.stdout.startswith(str(wheel))
     wrong = run("-c", code, "captur", cwd=tmp_path, path=wheel)
     assert wrong.returncode == 2
-    assert "stages: capture, train_probe" in wrong.stderr
+    assert "stages: capture, train_probe, verify" in wrong.stderr
     assert list(tmp_path.iterdir()) == []
