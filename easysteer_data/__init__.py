@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from easysteer_data.probes import LinearProbe
     from easysteer_data.select import SelectSpec
     from easysteer_data.shards import Run, decode_safetensors, open_run, unpack_rows
+    from easysteer_data.verify import verify_run
 
 _HOMES = {
     "ActivationDataModule": "datamodule",
@@ -28,6 +29,7 @@ _HOMES = {
     "open_llm": "engine.open",
     "open_run": "shards",
     "unpack_rows": "shards",
+    "verify_run": "verify",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "open_llm",
     "open_run",
     "unpack_rows",
+    "verify_run",
 ]
 
 

@@ -41,6 +41,7 @@ class Engines:
                 "dtype": "float32",
                 "enforce_eager": True,
                 "in_process": True,
+                "kv_cache_memory_bytes": 2**28,
                 "max_model_len": 512,
                 "max_num_batched_tokens": 128,
                 "max_num_seqs": 8,

@@ -57,7 +57,9 @@ def test_a_captured_row_has_the_shape_that_is_printed(engines: Any, tiny_model: 
     code = (
         block("open_llm(")
         .replace("path/to/model", str(tiny_model))
-        .replace("max_model_len=2048", "max_model_len=64")
+        .replace(
+            "max_model_len=2048, kv_cache_memory_bytes=2**30", "max_model_len=64, kv_cache_memory_bytes=2**28"
+        )
     )
     code = code.replace("[8, 12]", "[0, 2]").replace("rows(12)", "rows(2)")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -181,7 +181,7 @@ def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:
         )
     for module in modules.values():
         if _is_one_of(module, _GATE_CLASSES):
-            return TapPoint(layer_id, module, int(module.output_size), "output")  # type: ignore[arg-type]
+            return TapPoint(layer_id, module, int(module.output_size), "output")
     if any(name.rpartition(".")[2] == "experts" for name in modules):
         raise UnsupportedEngineError(
             "there are experts, but their router is not a GateLinear module, so router_logits can't be read"

@@ -1,7 +1,7 @@
 """How far a right row may be from Hugging Face's in float32, by the model's dtype and the storage dtype.
 
 Measured on SmolLM2-135M's 30 layers against the same weights in float32, at positions >= 1, smallest cosine
-and largest relative difference: float32 (vLLM) 0.9999995 and 2.2e-5; float16 and bfloat16 (Hugging Face run in
+and largest relative difference: float32 (vLLM) 0.9999995 and 2.2e-5; float16 and bfloat16 (Hugging Face in
 them) 0.9995 and 0.053, 0.958 and 0.48. The narrow ones do worst on a bare space among words, at layer 10;
 vLLM's bfloat16 rows of plain statements keep to 0.993. All rows of some layers lie within 0.95 of the layer
 before, so that bounds which let every right bfloat16 row pass can't tell layers apart: rows are compared with

@@ -56,6 +56,7 @@ def main() -> None:
         "enforce_eager": not arguments.compiled,
         "max_model_len": 256,
         "enable_prefix_caching": False,
+        "kv_cache_memory_bytes": 2**30,
     }
     plain, tapped = LLM(arguments.model, **options), open_llm(arguments.model, **options)
     given = prompts(arguments.model, arguments.prompts)

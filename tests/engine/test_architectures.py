@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ DEEPSEEK = SHAPE | {
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
 }
+# vLLM's rotary kernel for the CPU takes MLA's queries, a slice of each head, for contiguous ones.
+NATIVE_ROPE = {"compilation_config": {"custom_ops": ["all", "-rotary_embedding"]}}
 MAMBA2: dict[str, Any] = {
     "mamba_d_conv": 4,
     "mamba_d_head": 32,
@@ -63,12 +65,13 @@ MAMBA2: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A tiny model, the streams that it has, and the size of its (value) heads."""
+    """A tiny model, the streams that it has, the size of its (value) heads, what its engine needs."""
 
     model_type: str
     config: dict[str, Any]
     streams: tuple[Stream, ...] = DENSE
     head_size: int = 32
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 CASES = {
@@ -90,28 +93,17 @@ CASES = {
         "qwen3_moe", MIXED | {"head_dim": 32, "num_experts": 8, "mlp_only_layers": [1]}, EXPERTS
     ),
     "OLMoE": Case("olmoe", MIXED | {"num_experts": 8}, EXPERTS),
-    "DeepSeek-V2": Case("deepseek_v2", DEEPSEEK | {"n_group": 1, "topk_group": 1}, EXPERTS, head_size=16),
+    "DeepSeek-V2": Case(
+        "deepseek_v2", DEEPSEEK | {"n_group": 1, "topk_group": 1}, EXPERTS, head_size=16, options=NATIVE_ROPE
+    ),
     "DeepSeek-V3": Case(
         "deepseek_v3",
-        DEEPSEEK | {"n_group": 2, "topk_group": 1, "topk_method": "noaux_tc"},
+        DEEPSEEK | {"n_group": 2, "topk_group": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         EXPERTS,
         head_size=16,
+        options=NATIVE_ROPE,
     ),
     "Falcon-H1": Case("falcon_h1", GROUPED | MAMBA2 | {"mamba_d_ssm": 256}),
-    "Jamba": Case(
-        "jamba",
-        MIXED
-        | {
-            "attn_layer_offset": 1,
-            "attn_layer_period": 2,
-            "expert_layer_offset": 1,
-            "expert_layer_period": 2,
-            "mamba_d_state": 16,
-            "num_experts": 4,
-            "use_mamba_kernels": False,
-        },
-        EXPERTS,
-    ),
     "GraniteMoeHybrid": Case(
         "granitemoehybrid",
         MIXED
@@ -123,22 +115,6 @@ CASES = {
         },
         EXPERTS,
     ),
-    "Qwen3-Next": Case(
-        "qwen3_next",
-        MIXED
-        | {
-            "head_dim": 32,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "linear_key_head_dim": 32,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_value_head_dim": 32,
-            "num_experts": 8,
-            "shared_expert_intermediate_size": 64,
-        },
-        EXPERTS,
-    ),
-    "LFM2": Case("lfm2", GROUPED | {"layer_types": ["conv", "full_attention", "conv"]}),
     "Mamba2": Case(
         "mamba2",
         {
@@ -158,11 +134,10 @@ def open_case(engines: Any, case: Case, folder: Path) -> Any:
     from transformers import AutoConfig
     from vllm import ModelRegistry
 
-    save_tiny(folder, case.model_type, **case.config)
     # vLLM inspects each new model class in a child process, for 10 s and more; here it may import it.
     (name,) = AutoConfig.from_pretrained(folder).architectures
     ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
-    return engines.get(folder, streams=case.streams)
+    return engines.get(folder, streams=case.streams, **case.options)
 
 
 def expected_rows(model: Path, stream: Stream, token_ids: list[int]) -> dict[int, torch.Tensor]:
@@ -173,24 +148,29 @@ def expected_rows(model: Path, stream: Stream, token_ids: list[int]) -> dict[int
     return oracle.router_logits(model, token_ids)
 
 
-def assert_equals_hugging_face(result: CaptureResult, model: Path, stream: Stream) -> None:
-    for i in range(len(result)):
-        expected = expected_rows(model, stream, result.sample_token_ids(i))
-        assert result.layer_ids == sorted(expected)
+def assert_close(result: CaptureResult, expected: list[dict[int, torch.Tensor]]) -> None:
+    for i, layers in enumerate(expected):
+        assert result.layer_ids == sorted(layers)
         for layer_id, rows in result.sample(i).items():
-            assert oracle.relative_difference(rows, expected[layer_id]) < 1e-4
-            assert oracle.cosine(rows, expected[layer_id]) > 0.99999
+            assert oracle.relative_difference(rows, layers[layer_id]) < 1e-4
+            assert oracle.cosine(rows, layers[layer_id]) > 0.99999
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_those_of_hugging_face(engines: Any, tmp_path: Path, name: str) -> None:
     case = CASES[name]
-    llm = open_case(engines, case, tmp_path)
+    save_tiny(tmp_path, case.model_type, **case.config)
     prompts = random_prompts([3, 77, 1, 40])
+    read = [
+        ids + oracle.greedy(tmp_path, ids, 3) for ids in (prompt["prompt_token_ids"] for prompt in prompts)
+    ]
+    # Before the engine is open: vLLM's Transformers backend alters Hugging Face's classes.
+    expected = {stream: [expected_rows(tmp_path, stream, ids) for ids in read] for stream in case.streams}
+    llm = open_case(engines, case, tmp_path)
     for stream in case.streams:
         result = capture(llm, prompts, max_tokens=4, ignore_eos=True, stream=stream)
-        assert [len(result.sample_positions(i)) for i in range(4)] == [6, 80, 4, 43]
-        assert_equals_hugging_face(result, tmp_path, stream)
+        assert [result.sample_token_ids(i) for i in range(len(prompts))] == read
+        assert_close(result, expected[stream])
         if stream == "attention_heads":
             layout = {"width": 4 * case.head_size, "num_heads": 4, "head_size": case.head_size}
             assert result.layouts == dict.fromkeys(result.layer_ids, layout)
@@ -198,6 +178,7 @@ def test_rows_are_those_of_hugging_face(engines: Any, tmp_path: Path, name: str)
 
 @pytest.mark.parametrize("name", ["GPT-2", "Mixtral"])
 def test_a_batch_equals_each_prompt_alone_bit_for_bit(engines: Any, tmp_path: Path, name: str) -> None:
+    save_tiny(tmp_path, CASES[name].model_type, **CASES[name].config)
     llm = open_case(engines, CASES[name], tmp_path)
     prompts = random_prompts([9, 33, 60, 2, 17])
     for stream in CASES[name].streams:

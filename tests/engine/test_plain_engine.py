@@ -32,7 +32,7 @@ def rows(llm: Any, engines: Any) -> Iterator[dict[str, torch.Tensor]]:
 def plain(model: Path, **options: Any) -> Any:
     from vllm import LLM
 
-    return LLM(model=str(model), dtype="float32", max_model_len=128, **options)
+    return LLM(model=str(model), dtype="float32", max_model_len=128, kv_cache_memory_bytes=2**28, **options)
 
 
 @pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -90,6 +90,12 @@ def test_verify_ends_with_the_worst_row_of_a_run_that_does_not_match(
     assert "Traceback" not in done.stderr
 
 
+def test_the_repo_itself_runs_as_a_module() -> None:
+    done = run("-m", "easysteer_data", "capture", "experiment=demo", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "name: demo" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -107,7 +113,7 @@ def test_the_wheel_installs_no_generic_top_level_name(wheel: Path) -> None:
 
 
 def test_the_wheel_runs_its_stages_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
-    code = "import sys; from easysteer_data.pipelines.cli import main; sys.argv[0] = 'easysteer-data'; main()"
+    code = "import sys; from easysteer_data.__main__ import main; sys.argv[0] = 'easysteer-data'; main()"
     shown = run("-c", code, "capture", "experiment=demo", "--cfg", "job", cwd=tmp_path, path=wheel)
     assert shown.returncode == 0, shown.stderr
     assert "name: demo" in shown.stdout
