@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from easysteer_data.corpus.settings import CorpusSettings
 from easysteer_data.errors import SettingsError
+from easysteer_data.tokens import OverLong
 from easysteer_data.types import Stream
 
 T = TypeVar("T")
@@ -71,12 +72,14 @@ class CaptureSettings:
         layers: true layer ids, None = all.
         dtype: storage dtype of the rows.
         max_tokens: tokens to generate for each prompt; 1 = the prompt's forward pass only.
+        over_long: what to do with prompts that don't fit the model's window; see `tokens.tokenize`.
     """
 
     streams: tuple[Stream, ...] = ("hidden_states",)
     layers: tuple[int, ...] | None = None
     dtype: StorageDtype = "float32"
     max_tokens: int = 1
+    over_long: OverLong = "fail"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from easysteer_data.errors import CorpusError, SettingsError
 from easysteer_data.types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+OverLong = Literal["fail", "skip", "truncate_left", "truncate_right"]
 
 # What the Hugging Face hub takes for a repository's name; any other text must be a folder.
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -39,6 +41,8 @@ class TokenisationLedger:
         n_bos: prompts whose first token is BOS.
         tokenizer_class: name of the tokenizer's class.
         tokenizer_sha256: the tokenizer's fingerprint.
+        n_truncated: prompts that were cut to the window; the field "over_long" of each says how.
+        skipped: ids of prompts that were left out, since they did not fit the window.
     """
 
     n_prompts: int
@@ -49,6 +53,8 @@ class TokenisationLedger:
     n_bos: int
     tokenizer_class: str
     tokenizer_sha256: str
+    n_truncated: int = 0
+    skipped: tuple[str, ...] = ()
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
@@ -74,7 +80,7 @@ def tokenize(
     *,
     max_model_len: int,
     max_tokens: int,
-    over_long: Literal["fail"] = "fail",
+    over_long: OverLong = "fail",
 ) -> tuple[list[Prompt], TokenisationLedger]:
     """Tokenise all prompts as vLLM tokenises a text prompt, and find the unfit ones before a run starts.
 
@@ -88,14 +94,16 @@ def tokenize(
         tokenizer: the model's own.
         max_model_len: the engine's window, prompt and completion together, in tokens.
         max_tokens: new tokens asked for, 1 or more.
-        over_long: what to do with prompts that don't fit.
+        over_long: what to do with prompts that don't fit: "fail"; "skip" leaves them out and numbers the
+            rest anew, ids unchanged; "truncate_left" keeps BOS and the last tokens, "truncate_right" the
+            first tokens.
 
     Raises:
         CorpusError: a prompt is too long, has no tokens or begins with two BOS tokens; names it.
         SettingsError: the window has no room for a prompt, or the policy is unknown.
     """
-    if over_long != "fail":
-        raise SettingsError(f"over_long is {over_long!r}; the one policy is 'fail'")
+    if over_long not in get_args(OverLong):
+        raise SettingsError(f"over_long is {over_long!r}; choose one of {', '.join(get_args(OverLong))}")
     if max_tokens < 1 or max_tokens >= max_model_len:
         raise SettingsError(
             f"max_tokens={max_tokens} must be 1 or more and below max_model_len={max_model_len}"
@@ -107,8 +115,16 @@ def tokenize(
         for prompt, ids in zip(prompts, _token_ids(prompts, tokenizer), strict=True)
     ]
     _check_starts(tokenised, tokenizer)
-    _check_lengths(tokenised, max_model_len, max_tokens)
-    return tokenised, _ledger(tokenised, tokenizer)
+    room = max_model_len - max_tokens
+    over = [prompt for prompt in tokenised if len(prompt.token_ids) > room]
+    if over and (over_long == "fail" or (over_long == "skip" and len(over) == len(tokenised))):
+        raise _too_long(over, max_model_len, max_tokens)
+    if over_long == "skip":
+        kept = [prompt for prompt in tokenised if len(prompt.token_ids) <= room]
+        fitted = [replace(prompt, index=i) for i, prompt in enumerate(kept)]
+        return fitted, replace(_ledger(fitted, tokenizer), skipped=tuple(prompt.id for prompt in over))
+    fitted = [_truncate(prompt, room, over_long, tokenizer.bos_token_id) for prompt in tokenised]
+    return fitted, replace(_ledger(fitted, tokenizer), n_truncated=len(over))
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -149,17 +165,24 @@ def _check_starts(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase)
             )
 
 
-def _check_lengths(prompts: Sequence[Prompt], max_model_len: int, max_tokens: int) -> None:
-    room = max_model_len - max_tokens
-    over = [prompt for prompt in prompts if len(prompt.token_ids) > room]
-    if over:
-        first, longest = over[0], max(len(prompt.token_ids) for prompt in over)
-        raise CorpusError(
-            f"{first.source}: prompt {first.id!r} has {len(first.token_ids)} tokens, more than the {room} "
-            f"that max_model_len={max_model_len} leaves beside max_tokens={max_tokens}; {len(over) - 1} "
-            f"other prompts are too long as well, the longest has {longest}; "
-            "shorten them or raise max_model_len"
-        )
+def _too_long(over: Sequence[Prompt], max_model_len: int, max_tokens: int) -> CorpusError:
+    first, longest = over[0], max(len(prompt.token_ids) for prompt in over)
+    return CorpusError(
+        f"{first.source}: prompt {first.id!r} has {len(first.token_ids)} tokens, more than the "
+        f"{max_model_len - max_tokens} that max_model_len={max_model_len} leaves beside "
+        f"max_tokens={max_tokens}; {len(over) - 1} other prompts are too long as well, the longest has "
+        f"{longest}; shorten them, raise max_model_len, or set over_long to skip or truncate"
+    )
+
+
+def _truncate(prompt: Prompt, room: int, side: OverLong, bos: int | None) -> Prompt:
+    ids = prompt.token_ids
+    if len(ids) <= room:
+        return prompt
+    n_start = int(side == "truncate_left" and ids[0] == bos and room > 1)
+    kept = ids[:room] if side == "truncate_right" else ids[:n_start] + ids[len(ids) - room + n_start :]
+    said = f"{side}: {len(ids) - room} of {len(ids)} tokens cut"
+    return replace(prompt, token_ids=kept, fields={**prompt.fields, "over_long": said})
 
 
 def _ledger(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> TokenisationLedger:

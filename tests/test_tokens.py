@@ -175,9 +175,36 @@ def test_a_window_without_room_for_a_prompt_is_refused(
         tokenize(prompts_of("one"), tokenizer, max_model_len=max_model_len, max_tokens=max_tokens)
 
 
+def test_over_long_prompts_are_skipped_and_the_others_keep_their_ids(model: Path) -> None:
+    prompts = prompts_of("one", SENTENCES[0] * 3, "two", SENTENCES[1] * 3)
+    kept, ledger = tokenize(
+        prompts, load_tokenizer(str(model)), max_model_len=12, max_tokens=1, over_long="skip"
+    )
+    assert [(prompt.index, prompt.id) for prompt in kept] == [(0, "p0"), (1, "p2")]
+    assert (ledger.n_prompts, ledger.skipped) == (2, ("p1", "p3"))
+    with pytest.raises(CorpusError, match="p1"):
+        tokenize(prompts[1::2], load_tokenizer(str(model)), max_model_len=12, max_tokens=1, over_long="skip")
+
+
+@pytest.mark.parametrize("side", ["truncate_left", "truncate_right"])
+def test_over_long_prompts_are_cut_on_the_named_side_and_bos_stays(bos_model: Path, side: Any) -> None:
+    text = SENTENCES[0] * 3
+    whole = ids_of(bos_model, text)
+    (fits, cut), ledger = tokenize(
+        prompts_of("one", text),
+        load_tokenizer(str(bos_model)),
+        max_model_len=12,
+        max_tokens=2,
+        over_long=side,
+    )
+    assert cut.token_ids == (whole[:10] if side == "truncate_right" else (whole[0], *whole[-9:]))
+    assert cut.fields["over_long"] == f"{side}: {len(whole) - 10} of {len(whole)} tokens cut"
+    assert (fits.fields, ledger.n_truncated) == ({}, 1)
+
+
 def test_an_unknown_policy_is_refused(model: Path) -> None:
-    policy: Any = "skip"
-    with pytest.raises(SettingsError, match="over_long is 'skip'"):
+    policy: Any = "drop"
+    with pytest.raises(SettingsError, match="over_long is 'drop'; choose one of fail, skip"):
         tokenize(
             prompts_of("one"), load_tokenizer(str(model)), max_model_len=9, max_tokens=1, over_long=policy
         )

@@ -65,6 +65,7 @@ def plan_capture(settings: ExperimentSettings) -> CapturePlan:
         load_tokenizer(settings.model.path),
         max_model_len=max_model_len,
         max_tokens=settings.capture.max_tokens,
+        over_long=settings.capture.over_long,
     )
     warn_clamped([select] * len(prompts), [len(prompt.token_ids) for prompt in prompts])
     n_rows = _rows_per_prompt(prompts, select, settings.capture.max_tokens)
@@ -156,6 +157,7 @@ def _described(
             "layers": {stream: list(layer_ids) for stream, layer_ids in layers.items()},
             "dtype": settings.capture.dtype,
             "max_tokens": settings.capture.max_tokens,
+            "over_long": settings.capture.over_long,
         },
         "select": None if select is None else select.to_wire(),
         "engine": {"enforce_eager": settings.engine.enforce_eager},

@@ -41,7 +41,8 @@ class TapKit:
                 continue
             points = _of_layers(find_points(runner.get_model(), stream, hidden_size), layers, stream)
             if points:
-                dtype = runner.model_config.dtype
+                # Routers may give float32 in a bfloat16 model; their rows are narrow enough to keep it.
+                dtype = torch.float32 if stream == "router_logits" else runner.model_config.dtype
                 self._groups[stream] = TapGroup(points, runner.max_num_tokens, dtype, self._slot_map)
             elif stream not in self._absent:
                 self._absent.append(stream)

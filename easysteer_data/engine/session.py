@@ -48,14 +48,7 @@ class TappedEngine:
     def __init__(self, llm: Any, stream: Stream = "hidden_states") -> None:
         self.llm = llm
         self.facts = self._ask_facts(stream)
-        n_workers = len(self.facts)
-        if n_workers != self.facts[0].n_tensor_ranks or self.facts[0].n_pipeline_ranks > 1:
-            raise RuntimeError(f"capture expects a single worker, got {n_workers} RPC results")
-        if self.facts[0].speculative:
-            raise UnsupportedEngineError(
-                "this engine decodes speculatively: rejected draft tokens have rows of a text that is not "
-                "the prompt's; open it without speculative_config"
-            )
+        check_workers(self.facts)
 
     def _ask_facts(self, stream: Stream) -> list[WorkerFacts]:
         try:
@@ -113,6 +106,22 @@ class TappedEngine:
             }
             for layer_id, layout in self.facts[0].streams[stream]["layouts"].items()
         }
+
+
+def check_workers(facts: Sequence[WorkerFacts]) -> None:
+    """Refuse what can't be captured right: layers spread over workers, drafts that are thrown away.
+
+    Raises:
+        RuntimeError: there are more workers than tensor-parallel ranks.
+        UnsupportedEngineError: the engine decodes speculatively.
+    """
+    if len(facts) != facts[0].n_tensor_ranks or facts[0].n_pipeline_ranks > 1:
+        raise RuntimeError(f"capture expects a single worker, got {len(facts)} RPC results")
+    if facts[0].speculative:
+        raise UnsupportedEngineError(
+            "this engine decodes speculatively: rejected draft tokens have rows of a text that is not the "
+            "prompt's; open it without speculative_config"
+        )
 
 
 class CaptureSession:

@@ -26,6 +26,7 @@ PROMPTS = ["The city of Paris is in France.", "A quick brown fox"]
         ({"select": {"prompt_position": [0]}}, "prompt_positions"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"n": 2}, "n=2"),
+        ({"lora_request": "adapter"}, "LoRA adapter are not supported"),
         ({"extra_args": {}}, "extra_args: set by the capture itself"),
     ],
 )

@@ -74,6 +74,14 @@ def test_generated_tokens_have_rows_where_the_model_read_them(llm: Any, tiny_mod
     assert_equals_hugging_face(result, tiny_model)
 
 
+def test_rows_of_one_step_survive_the_steps_that_overwrite_the_engines_buffers(llm: Any) -> None:
+    prompt = random_prompts([9])
+    one_step = capture(llm, prompt)
+    many_steps = capture(llm, prompt, max_tokens=30, ignore_eos=True)
+    for layer_id in one_step.layer_ids:
+        assert torch.equal(many_steps.rows(layer_id)[:9], one_step.rows(layer_id))
+
+
 def test_taps_leave_greedy_tokens_as_they_are(llm: Any, tiny_model: Path) -> None:
     prompt = random_prompts([11])[0]
     result = capture(llm, [prompt], max_tokens=5, ignore_eos=True)
