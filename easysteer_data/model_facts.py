@@ -48,6 +48,7 @@ def read_model_facts(folder: str) -> ModelFacts:
     weights = sorted(path.glob(_WEIGHTS))
     if not weights or not (path / "config.json").is_file():
         raise SettingsError(f"model.path {folder!r} needs a config.json and {_WEIGHTS} files")
+    generation = sorted(path.glob("generation_config.json"))  # vLLM takes the tokens that end a text from it
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(path).get_text_config()
@@ -57,7 +58,7 @@ def read_model_facts(folder: str) -> ModelFacts:
         hidden_size=int(config.hidden_size),
         window=int(config.max_position_embeddings),
         dtype=str(config.dtype or "float32").removeprefix("torch."),
-        fingerprint={file.name: _sha256(file) for file in (path / "config.json", *weights)},
+        fingerprint={file.name: _sha256(file) for file in (path / "config.json", *generation, *weights)},
     )
 
 

@@ -26,7 +26,7 @@ class ModelSettings:
     """Which model.
 
     Attributes:
-        path: folder of a Hugging Face model, or its name on a hub.
+        path: folder of a Hugging Face model.
         dtype: dtype of the weights and activations; "auto" takes the model's own.
         max_model_len: longest prompt plus completion in tokens; None = the model's window.
     """

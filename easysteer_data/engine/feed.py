@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from easysteer_data.engine.wire import RequestTag
-from easysteer_data.errors import SettingsError
+from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.select import SelectSpec
 
 _OURS = ("extra_args", "skip_reading_prefix_cache", "max_tokens")
@@ -78,26 +78,33 @@ class Feed:
         self._llm = llm
         self._sampling = sampling
         self._window = window
-        self._running: dict[str, tuple[int, str]] = {}  # outer request id -> (tag, vLLM's internal id)
+        self._running: dict[str, int] = {}  # outer request id -> tag
 
     def run(self, requests: Iterable[Request]) -> Iterator[list[tuple[int, Any]]]:
         """Yield, engine step by engine step, the (tag, RequestOutput) of the requests that finished with it.
 
         An exception, or a consumer that stops, aborts what is still running, so the engine stays usable.
         """
+        engine = self._llm.llm_engine
+        if engine.has_unfinished_requests():
+            raise EngineError(
+                "the engine still has requests of others, whose outputs would be lost; finish them first, "
+                "as with llm.wait_for_completion()"
+            )
         waiting = iter(requests)
         try:
             self._fill(waiting)
             while self._running:
                 outputs = [output for output in self._llm.llm_engine.step() if output.finished]
                 ours = [output for output in outputs if output.request_id in self._running]
-                yield [(self._running.pop(output.request_id)[0], output) for output in ours]
+                yield [(self._running.pop(output.request_id), output) for output in ours]
                 self._fill(waiting)
         finally:
-            if self._running:
-                internal_ids = [internal_id for _, internal_id in self._running.values()]
-                self._llm.llm_engine.abort_request(internal_ids, internal=True)
-                self._running.clear()
+            # All that is left is ours, also what an interrupted enqueue() put in and did not tell us of.
+            left = list(engine.output_processor.request_states)
+            if left:
+                engine.abort_request(left, internal=True)
+            self._running.clear()
 
     def _fill(self, waiting: Iterator[Request]) -> None:
         room = None if self._window is None else self._window - len(self._running)
@@ -109,4 +116,4 @@ class Feed:
         ids = self._llm.enqueue([r.prompt for r in requests], params, use_tqdm=False)
         for internal_id, tag in zip(ids, tags, strict=True):
             # An internal id is the outer id, a number, plus "-" and 8 hex digits; outputs carry the outer id.
-            self._running[internal_id.partition("-")[0]] = (tag.prompt, internal_id)
+            self._running[internal_id.partition("-")[0]] = tag.prompt

@@ -30,18 +30,19 @@ class StepGeometry:
     input_ids: torch.Tensor
 
 
-def watch_steps(runner: Any, on_step: Callable[[StepGeometry], None]) -> str:
+def watch_steps(runner: Any, on_step: Callable[[Callable[[], StepGeometry]], None]) -> str:
     """Call `on_step` after the runner prepared a real batch's inputs and before its forward pass.
 
     The method is wrapped on this runner object only; dummy and profiling runs don't pass through it.
+    `on_step` gets a function that makes the geometry, so that nothing is read where nothing is recorded.
 
     Returns:
         "V1" or "V2", the kind of the runner.
     """
     if hasattr(runner, "_prepare_inputs"):
-        _wrap(runner, "_prepare_inputs", lambda _result, args: on_step(_geometry_v1(runner, args[0])))
+        _wrap(runner, "_prepare_inputs", lambda _result, args: on_step(lambda: _geometry_v1(runner, args[0])))
         return "V1"
-    _wrap(runner, "prepare_inputs", lambda result, _args: on_step(_geometry_v2(result)))
+    _wrap(runner, "prepare_inputs", lambda result, _args: on_step(lambda: _geometry_v2(result)))
     return "V2"
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from easysteer_data.engine.versions import check_vllm_version
 from easysteer_data.engine.wire import KEY
 from easysteer_data.errors import SettingsError
 from easysteer_data.types import STREAMS, Stream
+
+_SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 WORKERS = {
     "cpu": "easysteer_data.engine.worker_cpu.CPUTapWorker",
@@ -56,16 +59,34 @@ def open_llm(
 
     Raises:
         UnsupportedEngineError: vLLM is missing or its version was not checked.
-        SettingsError: an unknown stream, or a layer that the model does not have.
+        SettingsError: an unknown stream, or in this process a layer that the model does not have.
     """
     check_vllm_version()
-    if in_process is not None:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_process else "1"
     from vllm import LLM
 
     arguments = tap_arguments(streams, layers)
-    arguments["additional_config"] |= llm_kwargs.pop("additional_config", {})
-    return LLM(model=model, **{"use_tqdm_on_load": False, **arguments, **llm_kwargs})
+    arguments["additional_config"] |= llm_kwargs.pop("additional_config", None) or {}
+    with _multiprocessing(None if in_process is None else not in_process):
+        return LLM(model=model, **{"use_tqdm_on_load": False, **arguments, **llm_kwargs})
+
+
+@contextmanager
+def _multiprocessing(wanted: bool | None) -> Iterator[None]:
+    """Let vLLM read its switch as wanted, None = as it is; put it back for engines that the user opens."""
+    before = os.environ.get(_SWITCH)
+    if wanted is not None:
+        os.environ[_SWITCH] = str(int(wanted))
+        from vllm import envs
+
+        # A process that opened an engine before has cached the switch.
+        getattr(envs, "disable_envs_cache", lambda: None)()
+    try:
+        yield
+    finally:
+        if wanted is not None:
+            os.environ.pop(_SWITCH)
+            if before is not None:
+                os.environ[_SWITCH] = before
 
 
 def close_llm(llm: Any) -> None:
@@ -73,9 +94,12 @@ def close_llm(llm: Any) -> None:
 
     Drop your own references to `llm` for its memory to come back.
     """
-    llm.llm_engine.engine_core.shutdown()
-    del llm
+    core = llm.llm_engine.engine_core
+    in_process = type(core).__name__ == "InprocClient"
+    core.shutdown()
+    del llm, core
     gc.collect()
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+    if in_process:  # an engine in a child process left no distributed state in this one
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    cleanup_dist_env_and_memory()
+        cleanup_dist_env_and_memory()

@@ -132,27 +132,43 @@ def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -
         if rules.reduce != "mean":
             values[stream] = torch.empty(*peaks.shape, shape.width, dtype=DTYPES[rules.dtype])
             _gather([chunk.values[stream] for chunk in chunks], chosen, values[stream])
-    n_rows = np.array([len(positions) for positions, _ in expected])
+    n_rows = np.array([len(positions) for positions, _ in expected], dtype=np.int64)
     if rules.reduce == "mean":
-        values = _means(recorded.sums, prompts, n_rows, rules)
+        values = _means(recorded, prompts, index, n_rows, rules)
         index, n_rows = _last_of_each(index, n_rows), np.minimum(n_rows, 1)
     return ProvenRows(index, values, tuple(n_rows.tolist()), dict(gates))
 
 
 def _means(
-    sums: Sequence[Sums], prompts: Sequence[FinishedPrompt], n_rows: np.ndarray, rules: Rules
+    recorded: Recorded,
+    prompts: Sequence[FinishedPrompt],
+    index: RowIndex,
+    n_rows: np.ndarray,
+    rules: Rules,
 ) -> dict[Stream, torch.Tensor]:
-    """Mean of each prompt's rows, for the prompts that have any; [n_layers, prompts, width]."""
+    """Mean of each prompt's rows, for the prompts that have any; [n_layers, prompts, width].
+
+    The sums hold the rows of prompt tokens; those of generated tokens came one by one.
+    """
     wanted = [prompt.prompt for prompt, n in zip(prompts, n_rows, strict=True) if n]
     place = {prompt: i for i, prompt in enumerate(wanted)}
+    lengths = np.repeat([len(prompt.prompt_token_ids) for prompt in prompts], n_rows)
+    generated = torch.from_numpy(np.flatnonzero(index.position.numpy() >= lengths))
+    rows = RowIndex(index.prompt[generated], index.position[generated], index.token_id[generated])
+    owner = torch.tensor([place[prompt] for prompt in rows.prompt.tolist()], dtype=torch.int64)
+    chunks = [chunk for chunk in recorded.chunks if next(iter(chunk.values.values())).shape[1]]
+    chosen = _choose(chunks, rows, {prompt.prompt: prompt.name for prompt in prompts})
     count = torch.from_numpy(n_rows[n_rows > 0]).double()
     means = {}
     for stream, shape in rules.shapes.items():
         total = torch.zeros(len(shape.layer_ids), len(wanted), shape.width, dtype=torch.float64)
-        for part in sums:
+        for part in recorded.sums:
             ours = [i for i, prompt in enumerate(part.prompt.tolist()) if prompt in place]
             places = torch.tensor([place[int(part.prompt[i])] for i in ours], dtype=torch.int64)
             total.index_add_(1, places, part.values[stream][:, ours])
+        values = torch.empty(len(shape.layer_ids), len(rows), shape.width, dtype=DTYPES[rules.dtype])
+        _gather([chunk.values[stream] for chunk in chunks], chosen, values)
+        total.index_add_(1, owner, values.double())
         means[stream] = (total / count[:, None]).to(DTYPES[rules.dtype])
     return means
 

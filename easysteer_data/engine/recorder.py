@@ -61,6 +61,8 @@ class _Wanted:
     prompt: np.ndarray
     position: np.ndarray
     token_id: torch.Tensor
+    generated: np.ndarray
+    """bool [n], whether the row's token was generated."""
 
 
 class Recorder:
@@ -120,10 +122,10 @@ class Recorder:
         """Note the requests that start and end with this step."""
         self._guard(lambda: self._note_requests(scheduler_output))
 
-    def place_rows(self, geometry: StepGeometry) -> None:
+    def place_rows(self, geometry: Callable[[], StepGeometry]) -> None:
         """Give each wanted token of the step a slot, before the forward pass."""
         self._wanted = None
-        self._guard(lambda: self._fill_slots(geometry))
+        self._guard(lambda: self._fill_slots(geometry()))
 
     def end_step(self) -> None:
         """Take the step's rows out of the buffers, after the forward pass."""
@@ -154,7 +156,7 @@ class Recorder:
                 self._requests[new.req_id] = _Request(tag.prompt, tokens, select, last_only)
 
     def _fill_slots(self, geometry: StepGeometry) -> None:
-        prompts, positions, offsets = [], [], []
+        prompts, positions, offsets, generated = [], [], [], []
         first_token = 0
         for req_id, start, count in zip(geometry.req_ids, geometry.starts, geometry.counts, strict=True):
             request = self._requests.get(req_id)
@@ -163,6 +165,7 @@ class Recorder:
                 prompts.append(np.full(len(wanted), request.prompt, dtype=np.int32))
                 positions.append((wanted + start).astype(np.int32))
                 offsets.append(wanted + first_token)
+                generated.append(wanted + start >= len(request.prompt_token_ids))
             first_token += int(count)
         tokens = torch.from_numpy(np.concatenate(offsets)) if offsets else torch.empty(0, dtype=torch.int64)
         self._slot_map.fill_(-1)
@@ -175,7 +178,9 @@ class Recorder:
             # A row that the forward pass fails to write keeps this NaN and is refused by the proof.
             self._groups[stream].rows[places, :n_rows, 0] = torch.nan
         token_id = geometry.input_ids[tokens].to("cpu", torch.int32)
-        self._wanted = _Wanted(np.concatenate(prompts), np.concatenate(positions), token_id)
+        self._wanted = _Wanted(
+            np.concatenate(prompts), np.concatenate(positions), token_id, np.concatenate(generated)
+        )
 
     def _spend(self, n_rows: int) -> None:
         self._n_rows += n_rows
@@ -193,19 +198,35 @@ class Recorder:
         n_rows = len(wanted.prompt)
         # A copy: the taps write over the buffer.
         rows = {s: self._groups[s].rows[places, :n_rows] for s, places in self._places.items()}
-        peaks = {stream: value.abs().amax(-1).float().cpu() for stream, value in rows.items()}
-        if order.reduce == "mean":
-            self._sums.add(wanted.prompt, rows)
-            rows = {stream: value[:, :0] for stream, value in rows.items()}
-        values = {
-            s: value.to("cpu", DTYPES[order.dtype] if order.dtype else value.dtype)
-            for s, value in rows.items()
-        }
-        chunk = Chunk(
-            prompt=torch.from_numpy(wanted.prompt),
-            position=torch.from_numpy(wanted.position),
-            token_id=wanted.token_id,
-            values=values,
-            peaks=peaks,
+        if order.reduce != "mean":
+            self._keep(wanted, rows, np.ones(n_rows, dtype=bool))
+            return
+        # Rows of generated tokens are kept one by one: the engine may run past a request's end, and only the
+        # proof knows its tokens. The prompt's rows, known from the start, are added up.
+        in_prompt = ~wanted.generated
+        if in_prompt.any():
+            index = torch.from_numpy(np.flatnonzero(in_prompt))
+            self._sums.add(wanted.prompt[in_prompt], {s: value[:, index] for s, value in rows.items()})
+            self._keep(wanted, rows, in_prompt, values=False)
+        if wanted.generated.any():
+            self._keep(wanted, rows, wanted.generated)
+
+    def _keep(
+        self, wanted: _Wanted, rows: Mapping[Stream, torch.Tensor], mask: np.ndarray, *, values: bool = True
+    ) -> None:
+        """Keep labels and peaks of the masked rows, and their values where asked."""
+        dtype = None if self._order is None or self._order.dtype is None else DTYPES[self._order.dtype]
+        index = torch.from_numpy(np.flatnonzero(mask))
+        chosen = {s: value if mask.all() else value[:, index] for s, value in rows.items()}
+        peaks = {stream: value.abs().amax(-1).float().cpu() for stream, value in chosen.items()}
+        if not values:
+            chosen = {s: value.new_empty(value.shape[0], 0, value.shape[2]) for s, value in chosen.items()}
+        self._chunks.append(
+            Chunk(
+                prompt=torch.from_numpy(wanted.prompt)[index],
+                position=torch.from_numpy(wanted.position)[index],
+                token_id=wanted.token_id[index],
+                values={s: value.to("cpu", dtype or value.dtype) for s, value in chosen.items()},
+                peaks=peaks,
+            )
         )
-        self._chunks.append(chunk)

@@ -53,7 +53,9 @@ class TappedEngine:
     def _ask_facts(self, stream: Stream) -> list[WorkerFacts]:
         try:
             answers = self.llm.collective_rpc("easysteer_facts")
-        except Exception:  # the methods are missing: vLLM's error for that differs from executor to executor
+        except Exception as error:  # the methods are missing: vLLM's error differs from executor to executor
+            if type(error).__name__ == "EngineDeadError":
+                raise EngineError("the engine has died; its log says why") from error
             answers = []
         facts = [WorkerFacts(**answer) for answer in answers]
         if not facts or (facts[0].plain and stream not in facts[0].streams):

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the folder is made private by mkdtemp
 _numbers = count()
@@ -35,6 +35,8 @@ def put(tensors: Mapping[str, torch.Tensor], spool: str, rank: int) -> str:
 
 def take(path: str) -> dict[str, torch.Tensor]:
     """Read tensors and remove their file."""
-    tensors: dict[str, torch.Tensor] = load_file(path)
-    Path(path).unlink()
+    file = Path(path)
+    # Read, not mapped: a mapping would keep the shared memory after the file is gone.
+    tensors: dict[str, torch.Tensor] = load(file.read_bytes())
+    file.unlink()
     return tensors

@@ -45,14 +45,16 @@ def capture(
         prompts: texts, message lists of a chat, or whatever else `LLM.generate` takes.
         max_tokens: tokens to generate; 1 = the prompt's forward pass only.
         layers: true layer ids, None = all that are hooked.
-        dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's.
+        dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's,
+            and float32 for router logits.
         select: which rows, for all prompts; None = all.
         per_prompt_selects: one per prompt; overrides `select` for that prompt, None entries keep it.
         stream: "hidden_states", "router_logits" or "attention_heads".
         steering: not built yet.
         reduce: "last" or "mean" of each prompt's selected rows, taken on the engine over the whole prompt and
             completion; None = all rows. Not together with per_prompt_selects.
-        budget_rows: rows of a layer that may be recorded; one more is an error, none is dropped.
+        budget_rows: rows of a layer that the engine may record; one more is an error, none is dropped. Where
+            a generated token is not known in time, more rows are recorded than the result has.
         gates: "raise" stops at a row that is all zeros, not finite or too large for the dtype; "count" counts
             such rows in the result's `gates`.
         bos: what to do with a text that begins with BOS, to which the tokenizer would add another: "refuse",
@@ -76,6 +78,8 @@ def capture(
     sampling = Sampling(max_tokens, generate_kwargs)
     engine = TappedEngine(llm, stream)
     shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers)}
+    if dtype is None and stream == "router_logits":
+        dtype = "float32"  # what routers compute in, whatever the model's dtype
     requests = [Request(i, prompt, selects[i]) for i, prompt in enumerate(prompts)]
     with CaptureSession(engine, shapes, dtype, reduce, budget_rows) as session:
         rules = Rules(shapes, session.dtype, reduce, gates)

@@ -139,7 +139,8 @@ def test_the_last_row_of_each_prompt_is_chosen_among_the_steps_last_rows() -> No
     assert rows.values["hidden_states"][0].tolist() == [[2, 4], [101, 4]]
 
 
-def test_means_are_sums_over_the_number_of_proven_rows() -> None:
+def test_means_are_sums_of_prompt_rows_and_single_generated_rows_over_the_number_of_proven_rows() -> None:
+    prompts = [PROMPTS[0], replace(PROMPTS[1], generated_token_ids=[22, 23])]  # reads 22 at position 2
     values = torch.tensor([[[3.0, 12.0], [201.0, 8.0]], [[3.0, 27.0], [201.0, 18.0]]]).double()
     # Sums come in parts, in any order of prompts.
     parts = [
@@ -149,7 +150,9 @@ def test_means_are_sums_over_the_number_of_proven_rows() -> None:
         ),
     ]
     labels = [replace(part, values={"hidden_states": part.values["hidden_states"][:, :0]}) for part in good()]
-    rows = prove(Recorded(labels, parts), PROMPTS, Rules(SHAPES, "float32", "mean"))
+    # The engine ran on to position 3, past the end of the second prompt's text.
+    generated = chunk([1, 1], [2, 3], [22, 23])
+    rows = prove(Recorded([*labels, generated], parts), prompts, Rules(SHAPES, "float32", "mean"))
     assert rows.n_rows == (1, 1)
-    assert rows.index.position.tolist() == [2, 1]
-    assert rows.values["hidden_states"].tolist() == [[[1, 4], [100.5, 4]], [[1, 9], [100.5, 9]]]
+    assert rows.index.position.tolist() == [2, 2]
+    assert rows.values["hidden_states"].tolist() == [[[1, 4], [101, 4]], [[1, 9], [101, 9]]]

@@ -66,6 +66,14 @@ def test_an_exception_on_the_way_aborts_the_requests_and_stops_the_stream(llm: A
     assert len(capture(llm, PROMPTS)) == 2
 
 
+def test_requests_of_others_are_not_swallowed(llm: Any) -> None:
+    llm.enqueue(PROMPTS, use_tqdm=False)
+    with pytest.raises(EngineError, match="requests of others"):
+        capture(llm, PROMPTS)
+    assert len(llm.wait_for_completion(use_tqdm=False)) == 2
+    assert len(capture(llm, PROMPTS)) == 2
+
+
 def test_captures_can_not_be_nested(llm: Any) -> None:
     engine = TappedEngine(llm)
     with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", [0])}, None):

@@ -36,6 +36,24 @@ def test_the_mean_is_that_of_all_selected_rows(llm: Any, select: dict[str, Any] 
         assert mean.sample_positions(i) == full.sample_positions(i)[-1:]
 
 
+def test_a_mean_over_chosen_generated_tokens_and_an_early_stop_is_exact(llm: Any) -> None:
+    prompts = random_prompts([20, 7])
+    free = capture(llm, prompts, max_tokens=9, ignore_eos=True)
+    generated = free.sample_token_ids(0)[20:]
+    stop, wanted = generated[5], generated[1]
+    options: dict[str, Any] = {"max_tokens": 9, "ignore_eos": True, "stop_token_ids": [stop]}
+    for select in ({"prompt": "all", "generation": "all"}, {"prompt": "all", "generation_tokens": [wanted]}):
+        full = capture(llm, prompts, select=select, **options)
+        mean = capture(llm, prompts, select=select, reduce="mean", **options)
+        for i in range(2):
+            expected = full.sample(i)[1].double().mean(0)
+            torch.testing.assert_close(mean.sample(i)[1][0].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_no_prompts_give_no_rows(llm: Any) -> None:
+    assert capture(llm, [], reduce="mean").rows(0).shape == (0, 128)
+
+
 def test_a_prompt_without_selected_rows_has_no_mean(llm: Any) -> None:
     prompts = random_prompts([6, 2])
     result = capture(llm, prompts, reduce="mean", select={"prompt_window": [3, None]})
