@@ -5,6 +5,7 @@ Knows runs through the shards room. Which prompts make a split is decided when t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -177,6 +178,7 @@ class ActivationDataModule(LightningDataModule):
             num_workers=self._num_workers,
             collate_fn=_whole,
             persistent_workers=self._num_workers > 0,
+            multiprocessing_context=_start_method() if self._num_workers else None,
         )
 
     def _rows(self, split: Split | None) -> torch.Tensor:
@@ -189,6 +191,15 @@ class ActivationDataModule(LightningDataModule):
     @cached_property
     def _splits(self) -> npt.NDArray[np.int8]:
         return self.run.row_splits()
+
+
+def _start_method() -> str | None:
+    """How loader processes start; None = torch's own way.
+
+    An engine that runs in this process leaves OpenMP threads behind, and a process forked then waits for them
+    for ever: it keeps torch from setting their number (vllm/v1/worker/cpu_worker.py, 0.32.0).
+    """
+    return "spawn" if "vllm" in sys.modules else None
 
 
 def _whole(batch: Any) -> Any:
