@@ -130,7 +130,7 @@ def _trainer(**options: Any) -> Trainer:
 
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's notes on devices, and two warnings that the reader can do nothing with."""
+    """Silence Lightning's notes on devices, and warnings that the reader can do nothing with."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -138,6 +138,8 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             # Rows are mapped, one process reads them fast enough.
             warnings.filterwarnings("ignore", ".*does not have many workers", UserWarning)
+            # An engine in this process has a process group; Lightning takes it for the Trainer's.
+            warnings.filterwarnings("ignore", ".*sync_dist=True.* in distributed setting", UserWarning)
             # Lightning 2.6 on torch 2.13.
             warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
             yield
