@@ -116,5 +116,9 @@ class ModelRun:
 
 def sha256_of(model: Path) -> dict[str, str]:
     """File name -> sha256 of what makes a model folder this model."""
-    files = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+    files = [
+        model / "config.json",
+        *model.glob("generation_config.json"),
+        *sorted(model.glob("*.safetensors")),
+    ]
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

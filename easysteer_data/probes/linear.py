@@ -27,8 +27,8 @@ Solver = Literal["lbfgs", "adam"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
 
 # Largest element of a layer's gradient: LBFGS stops at the first, above the second it has failed.
-_STOP_GRADIENT = 1e-4
-_CONVERGED_GRADIENT = 1e-3
+_STOP_GRADIENT = 1e-6
+_CONVERGED_GRADIENT = 1e-5
 _MAX_ITERATIONS = 1000
 
 _LOG_NAMES: Mapping[Split, str] = {"validation": "val", "test": "test"}
