@@ -39,7 +39,7 @@ def run_stage(config_name: str, stage: Callable[[ExperimentSettings], None]) -> 
     def main(config: DictConfig) -> None:
         try:
             stage(settings_of(config))
-        except EasySteerDataError as error:
+        except (EasySteerDataError, NotImplementedError) as error:
             _fail(error)
 
     main()
