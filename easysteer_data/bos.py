@@ -43,6 +43,13 @@ def add_missing_bos(tokenizer: Tokenizer, token_ids: list[int]) -> list[int]:
     return [bos, *token_ids] if begins_texts else token_ids
 
 
+def n_leading_bos(token_ids: Sequence[int], bos: int | None) -> int:
+    """Return how many BOS tokens the ids begin with; 0 for a tokenizer without BOS."""
+    if bos is None:
+        return 0
+    return next((n for n, token_id in enumerate(token_ids) if token_id != bos), len(token_ids))
+
+
 def check_bos(
     tokenizer: Tokenizer,
     prompts: Sequence[str | Sequence[int]],
@@ -102,6 +109,6 @@ def _repaired(tokenizer: Tokenizer, prompts: Sequence[str | list[int]]) -> Itera
             if str(tokenizer.bos_token) not in prompt:
                 continue
             prompt = encode(tokenizer, prompt, add_special_tokens=True)
-        n_bos = next((n for n, token_id in enumerate(prompt) if token_id != bos), len(prompt))
+        n_bos = n_leading_bos(prompt, bos)
         if n_bos > 1:
             yield i, prompt[n_bos - 1 :]

@@ -1,28 +1,47 @@
-"""Serves a run's rows to Lightning: layers chosen, split by group, shuffled, the same for every rank.
+"""Serves a run's rows to Lightning: chosen, split by group, shuffled, normalised, the same for every rank.
 
 Knows runs through the shards room. Which prompts make a split is decided when the corpus is read.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from lightning import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import distributed
 from torch.utils.data import DataLoader
 
-from easysteer_data.dataset import ActivationDataset, Batch
-from easysteer_data.errors import RunError, SettingsError
-from easysteer_data.sampler import BatchPlan, BatchSampler, Tail
-from easysteer_data.shards import LabelHeader, Run, open_run
-from easysteer_data.types import SPLITS, Split, Stream
+from easysteer_data.data_options import (
+    LoaderOptions,
+    RowFilter,
+    RowOrder,
+    check_choice,
+    coerce_options,
+    plain_options,
+)
+from easysteer_data.errors import BadShardError, SettingsError
+from easysteer_data.serving import (
+    NORMALISATIONS,
+    ActivationLoader,
+    Normalisation,
+    Normaliser,
+    ServedLayers,
+    ShuffleQuality,
+    SplitRows,
+    fit_normaliser,
+    loader_arguments,
+    resume_sampler,
+)
+from easysteer_data.serving.dataset import ActivationDataset, Batch
+from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress, Tail
+from easysteer_data.shards import LabelHeader, Run, inspect_run, open_run
+from easysteer_data.types import Split, Stream
 
 DTYPES = {
     "float16": torch.float16,
@@ -47,6 +66,9 @@ class ActivationDataModule(LightningDataModule):
     batches on every rank, each row on one of them. The Trainer leaves that as it is, with
     `use_distributed_sampler` either True or False.
 
+    A Trainer's checkpoint holds how far training has come in its epoch. Resumed from it, with another
+    number of workers, ranks or another batch size, the epoch goes on with the rows that are left.
+
     Args:
         run: the run folder.
         layers: None for all layers of the stream, several decoder blocks, or one as an int, which
@@ -54,11 +76,19 @@ class ActivationDataModule(LightningDataModule):
         stream: which of the run's streams.
         batch_size: rows of a batch on one rank; None for a whole split at once.
         num_workers: loader processes; the order does not depend on it.
-        seed: of the order of the train split.
+        seed: of the order of the train split, and of the draw of `rows.limit`.
         dtype: element type of `x`, one of DTYPES.
         tail: what happens to the train split's last rows that fill no whole batch on every rank, see
             BatchPlan; the other loaders always serve every row.
         labelled_only: leave out rows without a label, of every loader.
+        rows: which rows every loader serves: a RowFilter, or its fields as a mapping.
+        order: of the train split: a RowOrder, or its fields as a mapping.
+        loading: of loader processes: LoaderOptions, or their fields as a mapping.
+        normalise: how `x` is brought to a common scale, see Normaliser; fitted on the train split's rows.
+        cast: where `x` gets its dtype and is normalised: `host`: as it is loaded; `device`: after the
+            Trainer has moved the batch, so that it travels in the storage dtype. Without a Trainer, apply
+            `normaliser` to what the loaders give.
+        check: of the run's files before training: `cheap`: presence, sizes and indices; `full`: all bytes.
     """
 
     def __init__(
@@ -72,11 +102,23 @@ class ActivationDataModule(LightningDataModule):
         dtype: Literal["float16", "bfloat16", "float32", "float64"] = "float32",
         tail: Tail = "spread",
         labelled_only: bool = False,
+        rows: RowFilter | Mapping[str, Any] | None = None,
+        order: RowOrder | Mapping[str, Any] | None = None,
+        loading: LoaderOptions | Mapping[str, Any] | None = None,
+        normalise: Normalisation = "none",
+        cast: Literal["host", "device"] = "host",
+        check: Literal["cheap", "full"] = "cheap",
     ) -> None:
         super().__init__()
-        if dtype not in DTYPES:
-            raise SettingsError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
+        check_choice("dtype", dtype, DTYPES)
+        check_choice("normalise", normalise, NORMALISATIONS)
+        check_choice("cast", cast, ("host", "device"))
+        check_choice("check", check, ("cheap", "full"))
+        self._filter = coerce_options(RowFilter, rows, "rows")
+        self._order = coerce_options(RowOrder, order, "order")
+        self._loading = coerce_options(LoaderOptions, loading, "loading")
         # Plain values only: they go into checkpoints, which are loaded without running code.
+        rows, order, loading = (plain_options(o) for o in (self._filter, self._order, self._loading))
         run = str(run)
         layers = layers if layers is None or isinstance(layers, int) else list(layers)
         self.save_hyperparameters()
@@ -87,45 +129,74 @@ class ActivationDataModule(LightningDataModule):
         self._num_workers = num_workers
         self._seed = seed
         self._dtype = DTYPES[dtype]
-        self._tail = tail
+        self._tail: Tail = tail
         self._labelled_only = labelled_only
+        self._normalise: Normalisation = normalise
+        self._on_device = cast == "device"
+        self._check_fully = check == "full"
+        self._train_loader: ActivationLoader | None = None
+        self._resumed: Mapping[str, Any] | None = None
+        self._reload_every: int | None = None
 
     @cached_property
     def run(self) -> Run:
         """The run, opened when first asked for."""
         return open_run(self._path)
 
-    @cached_property
+    @property
     def layer_ids(self) -> tuple[int, ...]:
         """Decoder blocks served, in the order of the axis L.
 
         Raises:
             SettingsError: a layer was asked for that the run does not hold.
         """
-        stored = self.run.layers(self._stream)
-        if self._layers is None:
-            return stored
-        wanted = (self._layers,) if isinstance(self._layers, int) else tuple(self._layers)
-        unknown = sorted(set(wanted) - set(stored))
-        if unknown or not wanted:
-            asked = f"layers {', '.join(map(str, unknown))} were" if unknown else "no layer was"
-            held = ", ".join(map(str, stored))
-            raise SettingsError(f"{asked} asked for; {self.run.path} holds {held} of {self._stream}")
-        return wanted
+        return self._served_layers.layer_ids
+
+    @cached_property
+    def _served_layers(self) -> ServedLayers:
+        return ServedLayers(self.run, self._stream, self._layers)
+
+    @cached_property
+    def _rows(self) -> SplitRows:
+        return SplitRows(self.run, self._filter, self._order, self._labelled_only, self._seed)
 
     @property
     def width(self) -> int:
         """Elements of a row."""
-        return self.run.manifest.header.streams[self._stream].width
+        return self._served_layers.width
 
     @property
     def label(self) -> LabelHeader:
         """What the labels are: kind, and names of the classes."""
         return self.run.manifest.header.label
 
-    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 - the hook's signature
-        """Open the run and check the choice of layers; cheap, and the same for every stage."""
+    @cached_property
+    def normaliser(self) -> Normaliser:
+        """What brings `x` to a common scale; fitted on the train split when first asked for."""
+        if self._normalise in ("none", "unit_norm"):
+            return Normaliser(self._normalise)
+        return fit_normaliser(self._normalise, self.run, self._stream, self.layer_ids, self._rows["train"])
+
+    def prepare_data(self) -> None:
+        """Check the run's files, before any rank trains on them, as thoroughly as `check` says.
+
+        Raises:
+            BadShardError: files are missing or altered; the message lists all of them.
+        """
+        open_run(self._path)
+        if self._check_fully and not (found := inspect_run(self._path)).ok:
+            raise BadShardError("\n  ".join([found.failure, *map(str, found.bad)]))
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the run and check the choice of layers; cheap."""
         _ = self.layer_ids  # raises for a layer that isn't there
+        if stage == TrainerFn.FITTING:
+            self._resumed = None  # a checkpoint, if there is one, is restored after this
+
+    def teardown(self, stage: str | None = None) -> None:
+        """Forget the place in the training epoch."""
+        if stage == TrainerFn.FITTING:
+            self._train_loader = self._resumed = None
 
     def dataset(self, split: Split | None = None) -> ActivationDataset:
         """Rows of a split, or of all splits, in the run's order.
@@ -133,18 +204,25 @@ class ActivationDataModule(LightningDataModule):
         Raises:
             RunError: there is no such row; the message tells how many each split has.
         """
-        rows = self._rows(split)
-        if len(rows) == 0:
-            counts = ", ".join(f"{name} {len(self._rows(name))}" for name in SPLITS)
-            kind = "rows with a label" if self._labelled_only else "rows"
-            raise RunError(f"{self.run.path}: no {kind} in split {split or 'all'!r}; rows: {counts}")
-        layers = self._layers if isinstance(self._layers, int) else self.layer_ids
-        return ActivationDataset(self.run, self._stream, layers, rows, self._dtype)
+        weights = self._rows.class_weights if split == "train" else None
+        normaliser = None if self._on_device else self.normaliser
+        return self._served_layers.dataset(self._rows[split], normaliser, self._dtype, weights)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """The train split, shuffled anew each epoch."""
-        epoch = 0 if self.trainer is None else self.trainer.current_epoch
-        return self._loader("train", self._tail, self._seed, epoch)
+        """The train split, shuffled anew each epoch; what is left of a resumed epoch."""
+        dataset = self.dataset("train")
+        order = self._rows.train_order
+        n_ranks, rank = _ranks()
+        sampler = BatchSampler(BatchPlan(len(order), self._batch_size, n_ranks, self._tail), rank, order)
+        loader = self._loader_of(dataset, sampler)
+        loader.identity = self._rows.identity
+        if self._resumed is not None:
+            resume_sampler(sampler, self._resumed, loader.identity)
+        if self.trainer is not None:
+            sampler.set_epoch(self.trainer.current_epoch)
+            self._agree_on_length(self.trainer, sampler)
+        self._train_loader = loader
+        return loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """The validation split."""
@@ -155,53 +233,79 @@ class ActivationDataModule(LightningDataModule):
         return self.ordered_dataloader("test")
 
     def predict_dataloader(self) -> DataLoader[Batch]:
-        """Every row of the run."""
+        """Every row of the run that `rows` and `labelled_only` let through."""
         return self.ordered_dataloader()
 
     def ordered_dataloader(self, split: Split | None = None) -> DataLoader[Batch]:
         """Every row of a split, or of all splits, once, in the run's order, shared between the ranks."""
-        return self._loader(split, "spread")
-
-    def _loader(
-        self, split: Split | None, tail: Tail, seed: int | None = None, epoch: int = 0
-    ) -> DataLoader[Batch]:
         dataset = self.dataset(split)
-        initialised = distributed.is_available() and distributed.is_initialized()
-        n_ranks, rank = (distributed.get_world_size(), distributed.get_rank()) if initialised else (1, 0)
-        plan = BatchPlan(len(dataset), self._batch_size, n_ranks, tail)
-        return DataLoader(
-            dataset,
-            batch_size=None,
-            # A new loader starts at the Trainer's epoch: Lightning makes the first iterator of a resumed
-            # fit before it calls set_epoch.
-            sampler=BatchSampler(plan, rank, seed, epoch),
-            num_workers=self._num_workers,
-            collate_fn=_whole,
-            persistent_workers=self._num_workers > 0,
-            multiprocessing_context=_start_method() if self._num_workers else None,
+        n_ranks, rank = _ranks()
+        return self._loader_of(
+            dataset, BatchSampler(BatchPlan(len(dataset), self._batch_size, n_ranks), rank)
         )
 
-    def _rows(self, split: Split | None) -> torch.Tensor:
-        """The run's row numbers of a split, or of all splits, int64, ascending."""
-        chosen = np.isin(self._splits, [SPLITS.index(name) for name in ([split] if split else SPLITS)])
-        if self._labelled_only and (labels := self.run.labels) is not None:
-            chosen &= (labels.isnan().logical_not() if labels.is_floating_point() else labels >= 0).numpy()
-        return torch.from_numpy(np.flatnonzero(chosen))
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:  # noqa: ARG002
+        """Give `x` its dtype and scale where the Trainer has moved it."""
+        return {**batch, "x": self.normaliser(batch["x"], self._dtype)} if self._on_device else batch
 
-    @cached_property
-    def _splits(self) -> npt.NDArray[np.int8]:
-        return self.run.row_splits()
+    def state_dict(self) -> dict[str, Any]:
+        """How far training has come in its epoch, as plain values; empty before it has begun."""
+        loader = self._train_loader
+        if loader is None:
+            return dict(self._resumed or {})
+        if self.trainer is None:
+            return loader.state_dict()
+        trained: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        # A batch that was handed out, but not trained on before an exception, is still to do.
+        return loader.state_after(min(loader.n_taken, trained.processed))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Have the next `train_dataloader` go on where a state says; of no effect beside training."""
+        if self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING:
+            self._resumed = state_dict
+
+    def shuffle_quality(self, epoch: int = 0) -> ShuffleQuality:
+        """How well the order of an epoch mixes the run's packs in batches of one rank.
+
+        Raises:
+            SettingsError: `batch_size` is None, or beyond the rows that there are.
+        """
+        if self._batch_size is None:
+            raise SettingsError("a whole split at once has no order to measure; set batch_size")
+        return self._rows.shuffle_quality(epoch, self._batch_size)
+
+    def _loader_of(self, dataset: ActivationDataset, sampler: BatchSampler) -> ActivationLoader:
+        return ActivationLoader(
+            dataset, sampler=sampler, **loader_arguments(self._num_workers, self._loading)
+        )
+
+    def _agree_on_length(self, trainer: Any, sampler: BatchSampler) -> None:
+        """Have the Trainer ask for a new loader after an epoch of another number of batches.
+
+        It takes the number once, from the first loader; an epoch that was begun by other ranks or with
+        another batch size has its own.
+        """
+        if self._reload_every is not None:
+            trainer.reload_dataloaders_every_n_epochs = self._reload_every
+            self._reload_every = None
+        counted = trainer.fit_loop.epoch_loop.batch_progress.current
+        if (
+            sampler.n_batches_done == len(sampler) < len(sampler.plan)
+            and counted.completed < counted.processed
+        ):
+            # A checkpoint of the last batch's hooks: the Trainer goes to the next epoch, but if that one has
+            # more batches, it takes those of the last one for its first.
+            following = Progress(sampler.epoch + 1, sampler.n_batches_done)
+            self._resumed = {**(self._resumed or {}), **asdict(following)}
+            sampler.resume(following)
+            sampler.set_epoch(following.epoch)
+        if len(sampler) != len(sampler.plan):
+            self._reload_every = trainer.reload_dataloaders_every_n_epochs
+            trainer.reload_dataloaders_every_n_epochs = 1
 
 
-def _start_method() -> str | None:
-    """How loader processes start; None = torch's own way.
-
-    An engine that runs in this process leaves OpenMP threads behind, and a process forked then waits for them
-    for ever: it keeps torch from setting their number (vllm/v1/worker/cpu_worker.py, 0.32.0).
-    """
-    return "spawn" if "vllm" in sys.modules else None
-
-
-def _whole(batch: Any) -> Any:
-    """Leave a batch as it is: the data set has built all of it."""
-    return batch
+def _ranks() -> tuple[int, int]:
+    """Number of processes that share every epoch, and this one's number."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size(), distributed.get_rank()
+    return 1, 0

@@ -15,10 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from easysteer_data.corpus.settings import CorpusSettings
 from easysteer_data.errors import SettingsError
 from easysteer_data.tokens import OverLong
-from easysteer_data.types import Stream
+from easysteer_data.types import Gates, Stream
 
 T = TypeVar("T")
-StorageDtype = Literal["float32", "bfloat16", "float16"]
+StorageDtype = Literal["float32", "bfloat16", "float16", "float8_e4m3", "int8"]
+OnExisting = Literal["resume", "fail", "overwrite"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +69,23 @@ class CaptureSettings:
     """What is captured.
 
     Attributes:
-        streams: the streams to store.
-        layers: true layer ids, None = all.
-        dtype: storage dtype of the rows.
+        streams: the streams to store, all of one forward pass.
+        layers: true layer ids, None = all; a stream that only some layers have is stored for those.
+        storage: dtype in which the rows rest; the engine's rows are converted to it, and what that loses is
+            measured. float8_e4m3 and int8 have a scale a row.
+        rows: False keeps the statistics and the prompt table alone.
         max_tokens: tokens to generate for each prompt; 1 = the prompt's forward pass only.
         over_long: what to do with prompts that don't fit the model's window; see `tokens.tokenize`.
+        gates: "raise" stops at a row that is all zeros or not finite, "count" counts such rows.
     """
 
     streams: tuple[Stream, ...] = ("hidden_states",)
     layers: tuple[int, ...] | None = None
-    dtype: StorageDtype = "float32"
+    storage: StorageDtype = "float32"
+    rows: bool = True
     max_tokens: int = 1
     over_long: OverLong = "fail"
+    gates: Gates = "raise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +95,21 @@ class ShardSettings:
     Attributes:
         shard_bytes: target size of one layer's shard.
         min_shards: at least this many shards, where there are as many prompts, so that readers can share.
-        max_buffer_bytes: rows of all layers in memory at once; makes shards smaller where it must.
+        max_buffer_gb: rows of all layers in memory at once, in 10^9 bytes: being collected, waiting for the
+            disk and being written. Makes shards smaller where it must.
+        min_free_gb: a capture stops cleanly before it leaves the disk less than this.
     """
 
     shard_bytes: int = 512 * 2**20
     min_shards: int = 8
-    max_buffer_bytes: int = 4 * 2**30
+    max_buffer_gb: float = 4.0
+    min_free_gb: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.shard_bytes < 1 or self.min_shards < 1:
+            raise SettingsError("shards: shard_bytes and min_shards must be at least 1")
+        if not (0 < self.max_buffer_gb < float("inf") and 0 <= self.min_free_gb < float("inf")):
+            raise SettingsError("shards: max_buffer_gb must be above 0, min_free_gb 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +162,31 @@ class VerifySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InspectSettings:
+    """What is done about a run's bad files.
+
+    Attributes:
+        repair: remove them and capture their shards again.
+    """
+
+    repair: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
     """Everything that defines an experiment; every stage reads its own part.
 
     Attributes:
         name: names the outputs.
         out: folder of the experiment's outputs.
+        run: folder of the captured run, None = the experiment's own, OUT/capture.
+        captures: folder of runs that experiments share, found by their fingerprint; OUT/capture is then a
+            link. None = not shared. The jobs of a multirun share theirs.
         progress: show progress bars.
-        select: which rows are kept, as fields of SelectSpec; None = all.
+        select: which rows are kept, see RowSelection; None = all.
+        on_existing: what a capture does with a run that is there: "resume" continues it or leaves it alone
+            where it is finished, "fail" refuses, "overwrite" removes it first.
+        dry_run: report what a capture would take, from a sample and a short trial of the engine; write none.
     """
 
     name: str
@@ -168,7 +200,12 @@ class ExperimentSettings:
     data: DataSettings = field(default_factory=DataSettings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
+    inspect: InspectSettings = field(default_factory=InspectSettings)
+    run: str | None = None
+    captures: str | None = None
     progress: bool = True
+    on_existing: OnExisting = "resume"
+    dry_run: bool = False
 
 
 def build(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -14,6 +14,9 @@ STREAMS: tuple[Stream, ...] = get_args(Stream)
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
+Gates = Literal["raise", "count"]
+Reduce = Literal["last", "mean"]
+
 Label = str | int | float | bool
 
 
@@ -24,13 +27,14 @@ class Prompt:
     Attributes:
         index: 0-based place in the corpus; the join key of rows and prompts.
         id: the corpus' own id, or the index as text.
-        text: the prompt's exact text.
+        text: the prompt's exact text; of a chat, once it is rendered; of given tokens, their decoding.
         source: where it came from, as `file:line` (1-based) for error messages.
         label: what a probe is to predict, None where there is none.
         group: prompts of one group always share a split (entity, pair, duplicate text).
         split: the part of the data set that the prompt belongs to.
         fields: every other column that the corpus settings name.
-        token_ids: the prompt's tokens, once tokenised.
+        token_ids: the prompt's tokens, once tokenised; the corpus may give them.
+        messages: a chat, which the model's template makes into text; None where the corpus gives text.
     """
 
     index: int
@@ -42,6 +46,7 @@ class Prompt:
     split: Split = "train"
     fields: Mapping[str, object] = field(default_factory=dict)
     token_ids: tuple[int, ...] = ()
+    messages: tuple[Mapping[str, object], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,8 @@ class CapturedShard:
         number: 0-based shard number.
         prompts: the shard's prompts, consecutive.
         index: labels of the rows.
-        values: stream -> layer id -> Tensor [n, width] in the storage dtype, rows as in `index`.
+        values: stream -> layer id -> Tensor [n, width] of float32, bfloat16 or float16 as captured, rows as
+            in `index`.
     """
 
     number: int

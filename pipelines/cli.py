@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from . import capture, train_probe, verify
+from . import capture, inspect, train_probe, verify
 
-STAGES = {"capture": capture.main, "train_probe": train_probe.main, "verify": verify.main}
+STAGES = {
+    "capture": capture.main,
+    "inspect": inspect.main,
+    "train_probe": train_probe.main,
+    "verify": verify.main,
+}
 
 
 def main() -> None:

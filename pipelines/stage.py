@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,32 +18,57 @@ from omegaconf import DictConfig, OmegaConf
 from easysteer_data.errors import EasySteerDataError, SettingsError
 from easysteer_data.settings import ExperimentSettings, build, unknown_key
 
+from .sweep import JobTable, settings_of_job
+
 # An absolute folder works in the repo and in an installed wheel alike.
 CONF = str(Path(__file__).resolve().parents[1] / "conf")
 _QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
 
+Stage = Callable[[ExperimentSettings], Mapping[str, object]]
+"""Does a stage's work and returns what a table of several jobs should show of it."""
 
-def run_stage(config_name: str, stage: Callable[[ExperimentSettings], None]) -> None:
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a stage as cleanly as Ctrl-C does."""
+
+
+def run_stage(config_name: str, stage: Stage) -> None:
     """Run `stage` with the settings that the command line describes; the whole body of a pipeline's main.
 
-    An error that this package raised ends the process with its message and exit code 1, without a traceback.
+    An error that this package raised ends the process with its message and exit code 1, without a traceback;
+    in a multirun the other jobs are run first. Ctrl-C ends it with code 130, SIGTERM with 143.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         _refuse_unknown_overrides(config_name)
     except SettingsError as error:
-        _fail(error)
+        sys.stderr.write(f"SettingsError: {error}\n")
+        raise SystemExit(1) from None
+    jobs = JobTable()
 
     @hydra.main(version_base="1.3", config_path=CONF, config_name=config_name)
     def main(config: DictConfig) -> None:
+        name = "the job"
         try:
-            stage(settings_of(config))
+            settings = settings_of_job(settings_of(config))
+            name = settings.name
+            jobs.rows[name] = stage(settings)
         except (EasySteerDataError, NotImplementedError) as error:
-            _fail(error)
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            jobs.failures[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
 
-    main()
+    try:
+        main()
+    except KeyboardInterrupt as stop:
+        _report_stop(stop)
+        raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
+    if len(jobs.rows) + len(jobs.failures) > 1:
+        sys.stdout.write(f"\n{jobs}\n")
+    if jobs.failures:
+        raise SystemExit(1)
 
 
 def settings_of(config: DictConfig) -> ExperimentSettings:
@@ -58,9 +84,14 @@ def settings_of(config: DictConfig) -> ExperimentSettings:
     return build(ExperimentSettings, {str(key): value for key, value in dict(values).items()})  # type: ignore[arg-type]
 
 
-def _fail(error: Exception) -> None:
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    raise SystemExit(1)
+def _terminate(_number: int, _frame: object) -> None:
+    raise Terminated
+
+
+def _report_stop(stop: KeyboardInterrupt) -> None:
+    what = "terminated" if isinstance(stop, Terminated) else "interrupted"
+    notes = "".join(f"; {note}" for note in getattr(stop, "__notes__", ()))
+    sys.stderr.write(f"\n{what}{notes}; the same command continues from here\n")
 
 
 def _refuse_unknown_overrides(config_name: str) -> None:
@@ -69,7 +100,8 @@ def _refuse_unknown_overrides(config_name: str) -> None:
     try:
         parsed = OverridesParser.create().parse_overrides(arguments)
         with hydra.initialize_config_dir(CONF, version_base="1.3"):
-            groups = [override.input_line or "" for override in parsed if _is_group(override.key_or_group)]
+            # The first of several values stands for all: they are checked again, job by job.
+            groups = [_first_value(override) for override in parsed if _is_group(override.key_or_group)]
             config = hydra.compose(config_name, overrides=groups, return_hydra_config=True)
     except HydraException:
         return  # Hydra says itself what is wrong with the command line
@@ -78,6 +110,12 @@ def _refuse_unknown_overrides(config_name: str) -> None:
         key = override.key_or_group
         if not (_is_group(key) or override.is_add() or override.is_force_add() or key in valid):
             raise SettingsError(unknown_key(key, [name for name in valid if not name.startswith("hydra.")]))
+
+
+def _first_value(override: Any) -> str:
+    if not override.is_sweep_override():
+        return str(override.input_line)
+    return f"{override.key_or_group}={next(iter(override.sweep_string_iterator()))}"
 
 
 def _is_group(key: str) -> bool:

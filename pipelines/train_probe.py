@@ -6,22 +6,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from easysteer_data.datamodule import ActivationDataModule
 from easysteer_data.probes import fit_linear_probe
 from easysteer_data.report import table, write_report
+from easysteer_data.run_folders import run_folder
 from easysteer_data.settings import ExperimentSettings
 
 from .stage import run_stage
 
 
-def stage(settings: ExperimentSettings) -> None:
+def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     """Train a logistic probe on the experiment's captured run; print and write the figures."""
     out = Path(settings.out)
     data, probe = settings.data, settings.probe
     datamodule = ActivationDataModule(
-        out / "capture",
+        run_folder(settings),
         layers=data.layers,
         stream=data.stream,
         batch_size=data.batch_size,
@@ -38,6 +40,7 @@ def stage(settings: ExperimentSettings) -> None:
     )
     write_report(report, out)
     sys.stdout.write(f"{table(report)}\n\nwritten: {out}/report.json, report.png, probe.safetensors\n")
+    return {"best layer": report.best_layer, "test AUROC": f"{report.test_auroc:.3f}"}
 
 
 def main() -> None:

@@ -1,29 +1,32 @@
 """A run of activations in, how far its rows are from Hugging Face's out.
 
-`python -m pipelines.verify experiment=demo`
+`python -m pipelines.verify experiment=demo`, or `run=PATH` for any run that `model.path` made.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from easysteer_data.errors import RunError
+from easysteer_data.run_folders import run_folder
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.verify import verify_run
 
 from .stage import run_stage
 
 
-def stage(settings: ExperimentSettings) -> None:
+def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     """Compare sampled prompts of the experiment's captured run with Hugging Face; an error if they differ."""
     verify = settings.verify
-    run = Path(settings.out) / "capture" if verify.run is None else Path(verify.run)
+    run = run_folder(settings) if verify.run is None else Path(verify.run)
     report = verify_run(run, model=settings.model.path, n=verify.n, seed=verify.seed)
     sys.stdout.write(f"{report.table()}\n")
     sys.stdout.flush()
     if not report.passed:
         raise RunError(report.failure)
+    return {"verify": "passed"}
 
 
 def main() -> None:

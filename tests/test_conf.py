@@ -9,11 +9,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from easysteer_data.errors import SettingsError
-from easysteer_data.select import coerce_select
+from easysteer_data.row_selection import RowSelection
 from easysteer_data.settings import ExperimentSettings, VerifySettings, build
 from pipelines.stage import CONF, settings_of
 
-ROOTS = ("capture", "train_probe", "verify")
+ROOTS = ("capture", "inspect", "train_probe", "verify")
 GROUPS = sorted(p.name for p in Path(CONF).iterdir() if p.is_dir() and p.name != "experiment")
 OPTIONS = [(p.parent.name, p.stem) for p in sorted(Path(CONF).glob("*/*.yaml")) if p.parent.name in GROUPS]
 EXPERIMENTS = sorted(p.stem for p in Path(CONF).glob("experiment/*.yaml"))
@@ -34,7 +34,7 @@ def test_roots_compose_with_their_defaults(root: str) -> None:
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_of_every_group_composes(group: str, option: str) -> None:
     composed = settings("capture", f"{group}={option}", *GIVEN.get(group, []))
-    coerce_select(composed.select)
+    RowSelection.from_settings(composed.select)
 
 
 @pytest.mark.parametrize("root", ROOTS)
@@ -58,7 +58,7 @@ def test_config_files_are_short(path: Path) -> None:
         ("+corpus.text_colum=x", r"'corpus\.text_colum'; did you mean 'corpus\.text_column'"),
         ("+modle.path=x", r"'modle'; did you mean 'model'"),
         ("+capture.layer=[1]", r"'capture\.layer'; did you mean 'capture\.layers'"),
-        ("capture.dtype=float8", r"capture\.dtype: .*float16"),
+        ("capture.storage=float8", r"capture\.storage: .*float16"),
         ("capture.max_tokens=many", r"capture\.max_tokens: .*integer"),
         ("capture.layers=[a]", r"capture\.layers.*integer"),
         ("corpus.splits.train=0.9", "splits"),

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+import inspect
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import hydra.utils
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from lightning import Trainer
+from omegaconf import OmegaConf
+from sklearn.utils.class_weight import compute_sample_weight
 from torch.utils.data import DataLoader
 
+from easysteer_data.data_options import LoaderOptions, RowFilter
 from easysteer_data.datamodule import ActivationDataModule
-from easysteer_data.errors import RunError, SettingsError
-from easysteer_data.sampler import BatchPlan, BatchSampler
+from easysteer_data.errors import BadShardError, RunError, SettingsError
+from easysteer_data.serving.sampler import BatchPlan, BatchSampler
+from tests.recorder import Recorder, trainer
 from tests.runs import MadeRows, random_rows, write_run
 
 
@@ -126,38 +132,6 @@ def test_a_plain_data_loader_over_the_data_set_serves_whole_batches(rows: MadeRo
     np.testing.assert_array_equal(dataset[3]["x"].numpy(), rows.x[3, 2])
 
 
-class Recorder(LightningModule):
-    """Remembers the order of the rows it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.epochs: dict[int, list[dict[str, torch.Tensor]]] = {}
-
-    def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        self.epochs.setdefault(self.current_epoch, []).append(batch)
-        return self.weight * batch["x"].mean()
-
-    def validation_step(self, batch: dict[str, torch.Tensor]) -> None: ...
-
-    def predict_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return batch["prompt"]
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
-def trainer(max_epochs: int, **options: Any) -> Trainer:
-    return Trainer(
-        max_epochs=max_epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
-
-
 # Loader processes read ahead, so that Lightning's first iterator must know the epoch when it is made.
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -166,7 +140,7 @@ def test_the_trainer_shuffles_every_epoch_anew_and_a_resumed_one_alike(
 ) -> None:
     def fit(recorder: Recorder, max_epochs: int, **options: Any) -> Trainer:
         datamodule = ActivationDataModule(run, batch_size=7, num_workers=num_workers)
-        fitting = trainer(max_epochs, enable_checkpointing=False)
+        fitting = trainer(max_epochs)
         fitting.fit(recorder, datamodule=datamodule, **options)
         return fitting
 
@@ -190,7 +164,9 @@ def test_the_trainer_predicts_every_row_in_order(rows: MadeRows, run: Path) -> N
 
 
 def test_hyperparameters_are_saved_as_plain_values(run: Path) -> None:
-    saved = dict(ActivationDataModule(run, layers=(0, 5), seed=3).hparams)
+    rows = RowFilter(positions=(0,), fields={"topic": "a"}, limit=5)
+    order = {"shuffle": "blocks", "window_rows": 9}
+    saved = dict(ActivationDataModule(run, layers=(0, 5), seed=3, rows=rows, order=order).hparams)
     assert saved == {
         "run": str(run),
         "layers": [0, 5],
@@ -201,6 +177,12 @@ def test_hyperparameters_are_saved_as_plain_values(run: Path) -> None:
         "dtype": "float32",
         "tail": "spread",
         "labelled_only": False,
+        "rows": {"positions": [0], "last": False, "token_ids": None, "fields": {"topic": ["a"]}, "limit": 5},
+        "order": {"shuffle": "blocks", "window_rows": 9, "balance": "none"},
+        "loading": {"persistent": True, "start_method": None, "prefetch": 2, "pinned": None},
+        "normalise": "none",
+        "cast": "host",
+        "check": "cheap",
     }
 
 
@@ -259,3 +241,128 @@ def test_a_split_without_rows_is_refused_with_the_counts_of_all(rows: MadeRows, 
 def test_a_missing_run_is_refused_when_set_up(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no such folder"):
         ActivationDataModule(tmp_path / "nowhere").setup()
+
+
+@pytest.mark.parametrize(
+    ("start_method", "persistent"), [("fork", True), ("fork", False), ("spawn", True), ("forkserver", True)]
+)
+def test_loader_processes_serve_the_same_rows_however_they_start(
+    run: Path, start_method: Any, persistent: bool
+) -> None:
+    loading = LoaderOptions(start_method=start_method, persistent=persistent, prefetch=3)
+    loader = ActivationDataModule(run, batch_size=30, num_workers=1, loading=loading).train_dataloader()
+    alone = ActivationDataModule(run, batch_size=30).train_dataloader()
+    for epoch in range(2):
+        for one in (loader, alone):
+            one.sampler.set_epoch(epoch)
+        for batch, expected in zip(loader, alone, strict=True):
+            assert all(torch.equal(batch[name], expected[name]) for name in expected)
+
+
+def test_a_data_module_can_be_instantiated_from_a_hydra_config(rows: MadeRows, run: Path) -> None:
+    config = OmegaConf.create(
+        {
+            "_target_": "easysteer_data.ActivationDataModule",
+            "run": str(run),
+            "layers": [5, 0],
+            "rows": {"positions": [0, 1]},
+            "order": {"shuffle": "blocks", "window_rows": 100},
+            "loading": {"prefetch": 4},
+        }
+    )
+    datamodule = hydra.utils.instantiate(config)
+    batches = list(datamodule.train_dataloader())
+    wanted = [row for row in rows.rows_of("train") if rows.position[row] <= 1]
+    assert sorted(places(rows, batches)) == wanted
+    assert datamodule.hparams["rows"]["positions"] == [0, 1]
+
+
+def test_every_argument_has_a_type_that_a_command_line_can_parse() -> None:
+    hints = get_type_hints(ActivationDataModule.__init__)
+    parameters = inspect.signature(ActivationDataModule).parameters
+    assert set(parameters) <= set(hints)
+    assert [name for name, p in parameters.items() if p.default is inspect.Parameter.empty] == ["run"]
+
+
+def test_undersampled_training_is_balanced_and_other_loaders_are_as_they_were(tmp_path: Path) -> None:
+    made = random_rows()
+    uneven = replace(made, labels=["true" if i % 6 == 0 else "false" for i in range(50)])
+    run = write_run(tmp_path / "run", uneven)
+    datamodule = ActivationDataModule(run, batch_size=None, order={"balance": "undersample"})
+    (train,), (validation,) = datamodule.train_dataloader(), datamodule.val_dataloader()
+    assert len(set(torch.bincount(train["y"]).tolist())) == 1
+    assert places(uneven, [validation]) == uneven.rows_of("validation").tolist()
+
+
+def test_weights_of_the_train_splits_classes_come_with_its_batches(tmp_path: Path) -> None:
+    made = random_rows()
+    uneven = replace(made, labels=["true" if i % 6 == 0 else "false" for i in range(50)])
+    datamodule = ActivationDataModule(write_run(tmp_path / "run", uneven), order={"balance": "weights"})
+    y = uneven.y[uneven.rows_of("train")]
+    (train,), (validation,) = datamodule.train_dataloader(), datamodule.val_dataloader()
+    expected = compute_sample_weight("balanced", y)
+    found = train["weight"].numpy()[np.argsort(places(uneven, [train]))]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert "weight" not in validation
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_rows_are_cast_and_normalised_where_the_trainer_moved_them(rows: MadeRows, run: Path) -> None:
+    recorder = Recorder()
+    options: Any = {"dtype": "float64", "normalise": "center", "cast": "device"}
+    trainer(1).fit(recorder, datamodule=ActivationDataModule(run, batch_size=16, **options))
+    x = torch.cat([batch["x"] for batch in recorder.epochs[0]])
+    assert x.dtype == torch.float64
+    order = places(rows, recorder.epochs[0])
+    train = rows.x[rows.rows_of("train")].astype(np.float64)
+    np.testing.assert_allclose(x, rows.x[order] - train.mean(axis=0), atol=1e-9)
+
+
+def test_the_quality_of_an_order_is_measured_on_the_train_split(run: Path) -> None:
+    mixed = ActivationDataModule(run, batch_size=7).shuffle_quality()
+    stored = ActivationDataModule(run, batch_size=7, order={"shuffle": "none"}).shuffle_quality()
+    assert mixed.n_blocks == stored.n_blocks
+    assert stored.mixing <= mixed.mixing
+    with pytest.raises(SettingsError, match="set batch_size"):
+        ActivationDataModule(run, batch_size=None).shuffle_quality()
+
+
+def test_bad_files_are_all_listed_before_training(rows: MadeRows, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rows)
+    missing = run / "hidden_states/layer-002/shard-000000.tar"
+    missing.unlink()
+    short = run / "hidden_states/layer-005/shard-000002.tar"
+    short.write_bytes(short.read_bytes()[:-1])
+    with pytest.raises(
+        BadShardError, match=r"(?s)2 bad files.*layer-002/shard-000000.*layer-005/shard-000002"
+    ):
+        trainer(1).fit(Recorder(), datamodule=ActivationDataModule(run))
+
+
+def test_altered_bytes_are_found_on_request(rows: MadeRows, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rows)
+    ActivationDataModule(run, check="full").prepare_data()
+    altered = [run / f"hidden_states/layer-{layer:03d}/shard-000001.tar" for layer in (0, 5)]
+    for path in altered:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    ActivationDataModule(run).prepare_data()
+    with pytest.raises(
+        BadShardError, match=r"(?s)2 bad files.*layer-000/shard-000001.*layer-005/shard-000001"
+    ):
+        ActivationDataModule(run, check="full").prepare_data()
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"cast": "gpu"}, "cast is 'gpu'; choose one of host, device"),
+        ({"check": "none"}, "check is 'none'; choose one of cheap, full"),
+        ({"normalise": "zscore"}, "normalise is 'zscore'; choose one of none, center"),
+    ],
+)
+def test_an_unknown_choice_is_refused(run: Path, argument: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        ActivationDataModule(run, **argument)

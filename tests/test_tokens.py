@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from easysteer_data.errors import CorpusError, SettingsError
-from easysteer_data.tokens import load_tokenizer, tokenize, tokenizer_fingerprint
+from easysteer_data.ledger import tokenizer_fingerprint
+from easysteer_data.tokens import load_tokenizer, tokenize
 from easysteer_data.types import Prompt
 from tests.tiny import SENTENCES, save_tokenizer
 

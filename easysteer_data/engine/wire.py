@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 
-from easysteer_data.types import STREAMS, Stream
+from easysteer_data.types import STREAMS, Reduce, Stream
 
 # Our key in LLM(additional_config=...) and in SamplingParams.extra_args.
 KEY = "easysteer_data"
-
-Reduce = Literal["last", "mean"]
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -24,10 +22,17 @@ DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class StreamShape:
-    """The layers of a stream that are captured, and the values per row of each."""
+    """What is captured of a stream.
+
+    Attributes:
+        layer_ids: its layers, ascending.
+        width: values per row of each.
+        dtype: dtype of the rows ("float32", "bfloat16", "float16").
+    """
 
     layer_ids: tuple[int, ...]
     width: int
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +41,14 @@ class StartOrder:
 
     Attributes:
         layers: stream -> layer ids.
-        dtype: storage dtype of the rows ("float32", "bfloat16", "float16"), None = the model's.
+        dtypes: stream -> dtype of its rows.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
         spool: folder for rows that must cross to another process, None = hand them over in this process.
     """
 
     layers: Mapping[Stream, Sequence[int]]
-    dtype: str | None = None
+    dtypes: Mapping[Stream, str]
     reduce: Reduce | None = None
     budget_rows: int | None = None
     spool: str | None = None
@@ -51,7 +56,8 @@ class StartOrder:
     def to_wire(self) -> dict[str, Any]:
         """Return a dict that msgpack can carry."""
         layers = {stream: list(ids) for stream, ids in self.layers.items()}
-        return {name: getattr(self, name) for name in self.__slots__} | {"layers": layers}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"layers": layers, "dtypes": dict(self.dtypes)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> StartOrder:
@@ -116,6 +122,18 @@ class Chunk:
         labels = (tensors["prompt"], tensors["position"], tensors["token_id"])
         return cls(*labels, _of_prefix("values", tensors), _of_prefix("peaks", tensors))
 
+    def where(self, mask: torch.Tensor) -> Self:
+        """Return the rows at which the mask, bool [n], is set."""
+        return replace(
+            self,
+            prompt=self.prompt[mask],
+            position=self.position[mask],
+            token_id=self.token_id[mask],
+            # Rows that were reduced to their mean have labels and no values.
+            values={s: value[:, mask] if value.shape[1] else value for s, value in self.values.items()},
+            peaks={stream: value[:, mask] for stream, value in self.peaks.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Sums:
@@ -137,6 +155,14 @@ class Sums:
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Rebuild it from `to_tensors`."""
         return cls(tensors["prompt"], _of_prefix("values", tensors))
+
+    def where(self, mask: torch.Tensor) -> Self:
+        """Return the sums at which the mask, bool [m], is set."""
+        return replace(
+            self,
+            prompt=self.prompt[mask],
+            values={stream: value[:, mask] for stream, value in self.values.items()},
+        )
 
 
 def _prefixed(prefix: str, values: Mapping[Stream, torch.Tensor]) -> dict[str, torch.Tensor]:

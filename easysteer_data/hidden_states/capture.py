@@ -9,14 +9,14 @@ import torch
 
 from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
-from easysteer_data.engine.proof import FinishedPrompt, Gates, ProvenRows, Recorded, Rules, prove
-from easysteer_data.engine.session import STEPS_PER_FETCH, CaptureSession, TappedEngine
-from easysteer_data.engine.wire import Reduce, StreamShape
+from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
+from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.hidden_states.prompts import prepare_prompts
 from easysteer_data.hidden_states.result import CaptureResult, RowLabels
 from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
-from easysteer_data.types import Stream
+from easysteer_data.types import Gates, Reduce, Stream
 
 Select = SelectSpec | Mapping[str, Any]
 
@@ -77,12 +77,10 @@ def capture(
     selects = _selects_of(len(prompts), select, per_prompt_selects)
     sampling = Sampling(max_tokens, generate_kwargs)
     engine = TappedEngine(llm, stream)
-    shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers)}
-    if dtype is None and stream == "router_logits":
-        dtype = "float32"  # what routers compute in, whatever the model's dtype
+    shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers, dtype)}
     requests = [Request(i, prompt, selects[i]) for i, prompt in enumerate(prompts)]
-    with CaptureSession(engine, shapes, dtype, reduce, budget_rows) as session:
-        rules = Rules(shapes, session.dtype, reduce, gates)
+    with CaptureSession(engine, shapes, reduce, budget_rows) as session:
+        rules = Rules(shapes, reduce, gates)
         finished, recorded = _run(Feed(llm, sampling), requests, session)
     outputs = [finished[i] for i in range(len(prompts))]
     records = [_record(i, output, selects[i]) for i, output in enumerate(outputs)]
@@ -96,7 +94,7 @@ def _run(feed: Feed, requests: Sequence[Request], session: CaptureSession) -> tu
     parts: list[Recorded] = []
     for step, outputs in enumerate(feed.run(requests), start=1):
         finished.update(outputs)
-        if step % STEPS_PER_FETCH == 0:
+        if step % session.steps_per_fetch == 0:
             parts.append(session.fetch())
     parts.append(session.fetch())
     chunks = [chunk for part in parts for chunk in part.chunks]

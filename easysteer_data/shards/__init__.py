@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from easysteer_data.shards.checked_json import fingerprint_of
 from easysteer_data.shards.header import RunHeader, StreamHeader
+from easysteer_data.shards.inspect import inspect_run
+from easysteer_data.shards.inspection import Fault, RunInspection, ShardInspection
 from easysteer_data.shards.journal import FileEntry, ShardEntry
 from easysteer_data.shards.labels import LabelHeader
 from easysteer_data.shards.manifest import Manifest, finished_run
+from easysteer_data.shards.opening import open_run
 from easysteer_data.shards.plan import plan_shards
-from easysteer_data.shards.reader import Run, open_run
-from easysteer_data.shards.statistics import RowStatistics
-from easysteer_data.shards.webdataset_stages import decode_safetensors, unpack_rows
+from easysteer_data.shards.reader import Run
+from easysteer_data.shards.repair import repair_run
+from easysteer_data.shards.resume import OnExisting
+from easysteer_data.shards.statistics import LabelMeans, RowStatistics
+from easysteer_data.shards.storage import StorageError
+from easysteer_data.shards.webdataset_stages import decode_safetensors, dequantise_packs, unpack_rows
 from easysteer_data.shards.writer import RunWriter
 
 __all__ = [
+    "Fault",
     "FileEntry",
     "LabelHeader",
+    "LabelMeans",
     "Manifest",
+    "OnExisting",
     "RowStatistics",
     "Run",
     "RunHeader",
+    "RunInspection",
     "RunWriter",
     "ShardEntry",
+    "ShardInspection",
+    "StorageError",
     "StreamHeader",
     "decode_safetensors",
+    "dequantise_packs",
     "fingerprint_of",
     "finished_run",
+    "inspect_run",
     "open_run",
     "plan_shards",
+    "repair_run",
     "unpack_rows",
 ]

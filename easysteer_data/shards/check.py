@@ -7,9 +7,10 @@ import math
 import torch
 
 from easysteer_data.errors import ProofError, RunError
+from easysteer_data.shards.dtypes import CAPTURE_DTYPES, SCALED_PEAKS
 from easysteer_data.shards.header import RunHeader, StreamHeader
-from easysteer_data.shards.statistics import RowStatistics
-from easysteer_data.types import CapturedShard, RowIndex, Stream
+from easysteer_data.shards.index import LayerKey
+from easysteer_data.types import CapturedShard, RowIndex
 
 
 def check_shard(shard: CapturedShard, header: RunHeader) -> None:
@@ -33,22 +34,39 @@ def check_shard(shard: CapturedShard, header: RunHeader) -> None:
             _check_rows(f"{where}, {stream} layer {layer_id}", rows, len(shard.index), shape)
 
 
-def check_finite(shard: CapturedShard, stream: Stream, layer_id: int, statistics: RowStatistics) -> None:
-    """Refuse rows that are not finite, e.g. after an overflow of the storage dtype.
+def check_values(shard: CapturedShard, key: LayerKey, max_abs: float, storage: torch.dtype | None) -> None:
+    """Refuse rows that are not finite, as captured or as they would be stored.
+
+    Args:
+        shard: the rows.
+        key: which of their layers.
+        max_abs: the layer's largest absolute value, not finite if any value is not.
+        storage: the type they will be stored in; None if they will not be.
 
     Raises:
         ProofError: names the first such row's prompt, layer and position.
     """
-    if math.isfinite(statistics.max_abs):
-        return
-    finite = torch.isfinite(shard.values[stream][layer_id]).all(dim=1)
-    row = int((~finite).nonzero()[0])
+    if not math.isfinite(max_abs):
+        raise ProofError(f"{_first_row(shard, key, torch.float32)}: the row is not finite")
+    # Rounding keeps the order of values: all can be stored if the largest can.
+    largest = torch.tensor(max_abs, dtype=torch.float32)
+    if storage is not None and storage not in SCALED_PEAKS and not largest.to(storage).isfinite():
+        name = str(storage).removeprefix("torch.")
+        others = "bfloat16 or float32" if storage == torch.float16 else "float32"
+        raise ProofError(
+            f"{_first_row(shard, key, storage)}: the row overflows {name}, which holds values up to "
+            f"{torch.finfo(storage).max:g}; store {others}"
+        )
+
+
+def _first_row(shard: CapturedShard, key: LayerKey, dtype: torch.dtype) -> str:
+    """Stream, layer, prompt and position of the first row that is not finite in an element type."""
+    stream, layer_id = key
+    rows = shard.values[stream][layer_id]
+    row = next(row for row, values in enumerate(rows) if not values.to(dtype).isfinite().all())
     prompt, position = int(shard.index.prompt[row]), int(shard.index.position[row])
     source = shard.prompts[prompt - shard.prompts[0].prompt.index].prompt.source
-    raise ProofError(
-        f"{stream} layer {layer_id}, prompt {prompt} ({source}), position {position}: the row is not finite; "
-        "if float16 overflowed, store bfloat16 or float32"
-    )
+    return f"{stream} layer {layer_id}, prompt {prompt} ({source}), position {position}"
 
 
 def _check_prompts(where: str, shard: CapturedShard, planned: tuple[int, int]) -> None:
@@ -84,8 +102,10 @@ def _check_index(where: str, shard: CapturedShard) -> None:
 
 
 def _check_rows(where: str, rows: torch.Tensor, n_rows: int, shape: StreamHeader) -> None:
-    if rows.dtype != shape.torch_dtype or rows.shape != (n_rows, shape.width):
-        raise RunError(f"{where}: must be {shape.dtype} [{n_rows}, {shape.width}], found {_shape(rows)}")
+    if rows.dtype not in CAPTURE_DTYPES or rows.shape != (n_rows, shape.width):
+        raise RunError(
+            f"{where}: must be float32, bfloat16 or float16 [{n_rows}, {shape.width}], found {_shape(rows)}"
+        )
     if rows.device.type != "cpu":
         raise RunError(f"{where}: must be in host memory, found it on {rows.device}")
 

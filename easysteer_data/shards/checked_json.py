@@ -97,6 +97,13 @@ class JsonRecord:
             raise self._wrong(key, "an integer >= 0")
         return value
 
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self.values.get(key)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings."""
         values = self._list(key)

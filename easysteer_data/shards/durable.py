@@ -35,14 +35,16 @@ class DurableFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._file:
+        try:
+            with self._file:
+                if kind is None:
+                    os.fsync(self._file.fileno())
             if kind is None:
-                os.fsync(self._file.fileno())
-        if kind is not None:
-            self._partial.unlink()
-            return
-        self._partial.replace(self._path)
-        sync_folder(self._path.parent)
+                self._partial.replace(self._path)
+        finally:  # a full disk may show only here
+            self._partial.unlink(missing_ok=True)
+        if kind is None:
+            sync_folder(self._path.parent)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes; a memoryview must be one of bytes (format "B")."""

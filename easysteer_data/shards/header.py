@@ -13,18 +13,18 @@ import torch
 
 from easysteer_data.errors import RunError
 from easysteer_data.shards.checked_json import JsonRecord
-from easysteer_data.shards.dtypes import STORAGE_DTYPES
+from easysteer_data.shards.dtypes import SCALED_PEAKS, STORAGE_DTYPES
 from easysteer_data.shards.labels import LabelHeader
 from easysteer_data.shards.plan import PACK_BYTES, Ranges
 from easysteer_data.types import STREAMS, Stream
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Json = Mapping[str, object]
 
 _MAX_INT32 = 2**31 - 1  # prompts are int32 in each row
 
-_DESCRIPTIONS = ("settings", "model", "tokenizer", "corpus", "versions", "tokenisation")
+_DESCRIPTIONS = ("settings", "model", "tokenizer", "corpus", "versions", "tokenisation", "provenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class StreamHeader:
     Attributes:
         layer_ids: stored decoder blocks, ascending.
         width: elements of a row.
-        dtype: storage dtype, one of STORAGE_DTYPES.
+        dtype: storage dtype, one of STORAGE_DTYPES; the writer converts rows of any capture type to it.
         layout: how a row divides, e.g. {"num_heads": 9, "head_size": 64}; None where it does not.
     """
 
@@ -57,12 +57,22 @@ class StreamHeader:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Element type of the rows."""
+        """Element type of the rows as stored."""
         return STORAGE_DTYPES[self.dtype]
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether each row is stored with a float32 scale."""
+        return self.torch_dtype in SCALED_PEAKS
+
+    @property
+    def read_dtype(self) -> torch.dtype:
+        """Element type of the rows as they are read: float32 where they are stored with scales."""
+        return torch.float32 if self.is_scaled else self.torch_dtype
+
+    @property
     def row_bytes(self) -> int:
-        """Bytes of one row of one layer."""
+        """Bytes of one stored row of one layer, without its scale."""
         return self.width * self.torch_dtype.itemsize
 
     def to_json(self) -> dict[str, object]:
@@ -94,6 +104,8 @@ class RunHeader:
         plan: half-open range of prompt indices of each shard.
         pack_bytes: size that the rows of a pack should be near, of the widest stream's layers.
         tokenisation: the ledger: counts of BOS, templates, truncated and skipped prompts.
+        provenance: what else to remember of the run's start, such as hardware; free, and never compared.
+        rows: whether rows are stored; False keeps their statistics only.
     """
 
     fingerprint: str
@@ -108,6 +120,8 @@ class RunHeader:
     plan: Ranges
     pack_bytes: int = PACK_BYTES
     tokenisation: Json = field(default_factory=dict)
+    provenance: Json = field(default_factory=dict)
+    rows: bool = True
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
@@ -129,6 +143,11 @@ class RunHeader:
         return {stream: self.streams[stream].layer_ids for stream in STREAMS if stream in self.streams}
 
     @property
+    def tar_layers(self) -> dict[Stream, tuple[int, ...]]:
+        """Those of `layers` whose rows are stored: all, or none where the run keeps statistics only."""
+        return self.layers if self.rows else {}
+
+    @property
     def n_prompts(self) -> int:
         """Prompts of the corpus, skipped ones too."""
         return self.plan[-1][1]
@@ -143,6 +162,7 @@ class RunHeader:
             "label": self.label.to_json(),
             "plan": [list(prompts) for prompts in self.plan],
             "pack_bytes": self.pack_bytes,
+            "rows": self.rows,
             **{name: dict(getattr(self, name)) for name in _DESCRIPTIONS},
         }
 
@@ -169,6 +189,7 @@ class RunHeader:
             label=LabelHeader.from_json(record.record("label")),
             plan=tuple((start, stop) for start, stop in record.spans("plan").tolist()),
             pack_bytes=record.count("pack_bytes"),
+            rows=record.flag("rows"),
             **{name: record.record(name).values for name in _DESCRIPTIONS},
         )
 

@@ -5,7 +5,7 @@ Knows offsets and sizes; opens no tar. An index of unknown origin can't make a r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,6 +21,11 @@ from easysteer_data.shards.pack import Pack, Span
 from easysteer_data.types import Stream
 
 LayerKey = tuple[Stream, int]
+
+
+def layer_keys(layers: Mapping[Stream, Sequence[int]]) -> list[LayerKey]:
+    """The layers of all streams, in order."""
+    return [(stream, layer_id) for stream, layer_ids in layers.items() for layer_id in layer_ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ def tensor_sizes(header: RunHeader, stream: Stream) -> dict[str, tuple[int, int]
     """Tensor name -> bytes of one element, bytes of one row."""
     rows = header.streams[stream]
     sizes = {"prompt": (4, 4), "position": (4, 4), "token_id": (4, 4)}
+    if rows.is_scaled:
+        sizes["scale"] = (4, 4)
     sizes["rows"] = (rows.torch_dtype.itemsize, rows.row_bytes)
     if header.label.dtype is not None:
         sizes["label"] = (header.label.dtype.itemsize, header.label.dtype.itemsize)

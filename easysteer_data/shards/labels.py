@@ -17,6 +17,7 @@ from easysteer_data.types import CapturedPrompt, Prompt
 LabelKind = Literal["classes", "numeric"]
 
 NO_CLASS = -1
+MAX_CLASS_MEANS = 64  # 3 splits of 64 means in float64 weigh as much as 768 rows in float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class LabelHeader:
         """Read it back; raises RunError on anything that `to_json` would not write."""
         kind = None if record.values.get("kind") is None else record.text("kind")
         return cls(cast("LabelKind | None", kind), record.texts("names"))
+
+    @property
+    def n_class_means(self) -> int:
+        """Classes whose mean rows the statistics keep: all, or none where there are over MAX_CLASS_MEANS."""
+        return len(self.names) if len(self.names) <= MAX_CLASS_MEANS else 0
 
     @property
     def dtype(self) -> torch.dtype | None:

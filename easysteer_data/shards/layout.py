@@ -10,6 +10,7 @@ RUN = "run.json"
 MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"
 STATISTICS = "statistics.safetensors"
+MEASURED = "measured.jsonl"  # what each shard took; whoever captures may keep it beside the run
 
 
 def layer_folder(stream: Stream, layer_id: int) -> str:
@@ -43,14 +44,20 @@ def pack_key(number: int, pack: int) -> str:
 
 
 def shard_names(layers: Mapping[Stream, Sequence[int]], number: int) -> tuple[str, ...]:
-    """Every file that one shard consists of, relative to the run folder, in the order it is written."""
+    """Every file that one shard consists of, relative to the run folder, in the order it is written.
+
+    `layers` are those whose rows are stored; without any there are no tars, and no index of them.
+    """
     tars = (tar_name(stream, layer_id, number) for stream in layers for layer_id in layers[stream])
-    return (*tars, prompts_name(number), statistics_name(number), index_name(number))
+    index = (index_name(number),) if layers else ()
+    return (*tars, prompts_name(number), statistics_name(number), *index)
 
 
 def folders(layers: Mapping[Stream, Sequence[int]]) -> Iterable[str]:
-    """Every folder of a run, parents before children."""
+    """Every folder of a run whose rows of `layers` are stored, parents before children."""
     for stream in layers:
         yield stream
         yield from (layer_folder(stream, layer_id) for layer_id in layers[stream])
-    yield from ("prompts", "statistics", "index")
+    yield from ("prompts", "statistics")
+    if layers:
+        yield "index"

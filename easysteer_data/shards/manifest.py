@@ -6,13 +6,13 @@ Knows the files by name, size and hash, not what they hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from easysteer_data.errors import RunError
 from easysteer_data.shards import layout
 from easysteer_data.shards.checked_json import JsonRecord, read_json, readable_json
-from easysteer_data.shards.header import RunHeader
+from easysteer_data.shards.header import Json, RunHeader
 from easysteer_data.shards.journal import FileEntry, ShardEntry
 
 
@@ -24,11 +24,13 @@ class Manifest:
         header: what was known before the run started.
         shards: every shard of the plan, by number.
         statistics: the file of merged statistics.
+        measured: what was counted and timed while the run was captured; free.
     """
 
     header: RunHeader
     shards: tuple[ShardEntry, ...]
     statistics: FileEntry
+    measured: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         plan = self.header.plan
@@ -57,6 +59,7 @@ class Manifest:
             **self.header.to_json(),
             "shards": [entry.to_json() for entry in self.shards],
             "statistics": self.statistics.to_json(),
+            "measured": dict(self.measured),
             "totals": {"rows": self.n_rows, "prompts": self.header.n_prompts, "bytes": self.n_bytes},
         }
 
@@ -65,7 +68,8 @@ class Manifest:
         """Read it back; raises RunError on anything that `to_json` would not write."""
         header = RunHeader.from_json(record)
         shards = tuple(ShardEntry.from_json(item) for item in record.records("shards"))
-        manifest = cls(header, shards, FileEntry.from_json(record.record("statistics")))
+        statistics = FileEntry.from_json(record.record("statistics"))
+        manifest = cls(header, shards, statistics, record.record("measured").values)
         if record.record("totals").values != manifest.to_json()["totals"]:
             raise RunError(f"{record.where}: the totals are not the sums of the shards")
         return manifest
@@ -115,7 +119,7 @@ def check_entry(entry: ShardEntry, header: RunHeader) -> None:
     """
     if entry.number >= len(header.plan) or entry.prompts != header.plan[entry.number]:
         raise RunError(f"there is no shard {entry.number} of prompts {entry.prompts} in the plan")
-    expected = layout.shard_names(header.layers, entry.number)
+    expected = layout.shard_names(header.tar_layers, entry.number)
     found: Sequence[str] = [file.name for file in entry.files]
     if list(expected) != found:
         strange = sorted(set(found) ^ set(expected))

@@ -15,6 +15,7 @@ from easysteer_data.shards.checked_json import canonical_json
 from easysteer_data.shards.dtypes import SAFETENSORS_NAMES
 from easysteer_data.shards.header import RunHeader
 from easysteer_data.shards.plan import plan_packs
+from easysteer_data.shards.storage import StoredRows
 from easysteer_data.shards.tar import TarWriter
 from easysteer_data.types import CapturedShard, RowIndex
 
@@ -58,16 +59,19 @@ def packs_of(shard: CapturedShard, header: RunHeader) -> tuple[Pack, ...]:
 
 
 def pack_tensors(
-    pack: Pack, rows: torch.Tensor, index: RowIndex, labels: torch.Tensor | None
+    pack: Pack, stored: StoredRows, index: RowIndex, labels: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
-    """Views of one layer's shard for one pack, in the order they are stored.
+    """One layer's tensors of one pack, in the order they are stored; `stored` holds the pack's rows only.
 
     The widest element type goes first and the rows last, so that every tensor's offset is a multiple of its
     element size without padding.
     """
     columns = {} if labels is None else {"label": labels}
-    columns |= {"prompt": index.prompt, "position": index.position, "token_id": index.token_id, "rows": rows}
-    return {name: column[pack.rows] for name, column in columns.items()}
+    columns |= {"prompt": index.prompt, "position": index.position, "token_id": index.token_id}
+    tensors = {name: column[pack.rows] for name, column in columns.items()}
+    if stored.scale is not None:
+        tensors["scale"] = stored.scale
+    return {**tensors, "rows": stored.rows}
 
 
 def write_pack(

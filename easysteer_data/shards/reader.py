@@ -5,7 +5,6 @@ Knows files only: needs neither vLLM nor Lightning, runs nothing a file says, an
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,47 +16,15 @@ from numpy.typing import NDArray
 
 from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.shards import layout
-from easysteer_data.shards.checked_json import parse_json, read_json
-from easysteer_data.shards.header import RunHeader
-from easysteer_data.shards.index import ShardIndex, read_index
-from easysteer_data.shards.journal import ShardEntry, read_journal
+from easysteer_data.shards.index import ShardIndex
 from easysteer_data.shards.labels import NO_CLASS
-from easysteer_data.shards.manifest import Manifest, read_manifest
+from easysteer_data.shards.manifest import Manifest
 from easysteer_data.shards.prompt_table import SCHEMA, read_prompt_table
-from easysteer_data.shards.statistics import RowStatistics, read_statistics
+from easysteer_data.shards.statistics import LayerStatistics, RowStatistics
+from easysteer_data.shards.statistics_file import read_statistics
+from easysteer_data.shards.storage import StorageError
 from easysteer_data.shards.stream_rows import StreamRows
-from easysteer_data.types import SPLITS, RowIndex, Stream
-
-
-def open_run(path: Path | str) -> Run:
-    """Open a finished run.
-
-    Checks that each file is there, has its size, and that each index fits its files; hashes of the rows are
-    not checked here.
-
-    Raises:
-        RunError: there is no run, it is not finished, or another schema version wrote it.
-        BadShardError: files are missing or altered; the message lists all of them.
-    """
-    path = Path(path)
-    if not (path / layout.MANIFEST).is_file():
-        raise RunError(_why_no_manifest(path))
-    manifest = read_manifest(path)
-    faults = manifest.faults(path)
-    shards = []
-    for entry in manifest.shards:
-        if entry.faults(path):
-            continue
-        try:
-            shards.append(_open_index(path, manifest, entry))
-        except RunError as error:
-            faults.append(str(error))
-    if faults:
-        raise BadShardError(
-            f"{path}: {len(faults)} bad files; capture again with the same settings to mend them\n  "
-            + "\n  ".join(faults)
-        )
-    return Run(path, manifest, shards)
+from easysteer_data.types import SPLITS, RowIndex, Split, Stream
 
 
 class Run:
@@ -69,7 +36,7 @@ class Run:
         path: the run folder.
         manifest: what the run is and which files it has.
         streams: stream -> stored layer ids.
-        n_rows: rows of every layer.
+        n_rows: rows of every layer; those measured where the run keeps statistics only.
     """
 
     def __init__(self, path: Path, manifest: Manifest, shards: Sequence[ShardIndex]) -> None:
@@ -77,7 +44,8 @@ class Run:
         self.manifest = manifest
         self.streams = manifest.header.layers
         self.n_rows = manifest.n_rows
-        self._rows = {stream: StreamRows(path, manifest, stream, shards) for stream in self.streams}
+        stored = manifest.header.tar_layers
+        self._rows = {stream: StreamRows(path, manifest, stream, shards) for stream in stored}
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name not in ("index", "labels")}
@@ -89,29 +57,44 @@ class Run:
             for stream, shape in header.streams.items()
         )
         return (
-            f"Run({str(self.path)!r}, {self.n_rows} rows of {header.n_prompts} prompts in "
-            f"{len(header.plan)} shards; {streams}; {header.label})"
+            f"Run({str(self.path)!r}, {self.n_rows} rows{'' if header.rows else ' (statistics only)'} of "
+            f"{header.n_prompts} prompts in {len(header.plan)} shards; {streams}; {header.label})"
         )
 
     def layers(self, stream: Stream = "hidden_states") -> tuple[int, ...]:
-        """Stored layer ids of a stream, ascending; raises RunError if the run has no such stream."""
-        self._of(stream)
+        """Layer ids of a stream, ascending; raises RunError if the run has no such stream."""
+        if stream not in self.streams:
+            raise RunError(f"{self.path} holds no {stream}, only {', '.join(self.streams)}")
         return self.streams[stream]
 
     def gather(self, stream: Stream, layer_ids: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows (int64 [B]) of L layers out of the files: [B, L, width] in the storage dtype.
+        """Copy rows (int64 [B]) of L layers out of the files.
+
+        Returns:
+            [B, L, width] in the storage dtype; of float8_e4m3 and int8, float32 multiplied by their scales.
 
         Raises:
-            RunError: the run does not store such a stream or layer.
+            RunError: the run does not store such a stream or layer, or no rows at all.
             IndexError: there is no such row.
             BadShardError: a file is gone or has another size.
         """
         return self._of(stream).gather(layer_ids, rows)
 
+    @property
+    def pack_starts(self) -> NDArray[np.int64]:
+        """First row of each pack that has rows, ascending; the same in every layer and stream."""
+        starts = np.unique(next(iter(self._rows.values())).first_rows)
+        return starts[starts < self.n_rows]
+
     @cached_property
     def index(self) -> RowIndex:
-        """Prompt, position and token of every row; BadShardError if rows lie in another prompt's shard."""
-        rows = next(iter(self._rows.values()))
+        """Prompt, position and token of every row.
+
+        Raises:
+            RunError: the run keeps statistics only.
+            BadShardError: rows lie in the shard of another prompt.
+        """
+        rows = self._of(next(iter(self.streams)))
         prompt, position, token_id = (
             rows.column(name, torch.int32) for name in ("prompt", "position", "token_id")
         )
@@ -127,12 +110,13 @@ class Run:
         """Label of every row: int64 class index (-1: none), float32 number (NaN: none), or None at all.
 
         Raises:
+            RunError: the run keeps statistics only.
             BadShardError: a stored class index stands for no class.
         """
         label = self.manifest.header.label
         if label.dtype is None:
             return None
-        labels = next(iter(self._rows.values())).column("label", label.dtype)
+        labels = self._of(next(iter(self.streams))).column("label", label.dtype)
         if label.kind == "classes" and ((labels < NO_CLASS) | (labels >= len(label.names))).any():
             raise BadShardError(f"{self.path}: a shard holds labels beyond the run's classes")
         return labels
@@ -165,40 +149,41 @@ class Run:
             raise BadShardError(f"{self.path}: the prompt table counts other rows than the shards hold")
         return np.repeat(splits, n_rows)
 
-    def statistics(self, stream: Stream, layer_id: int) -> RowStatistics:
-        """Statistics of all rows of a layer, of every split.
+    def statistics(self, stream: Stream, layer_id: int, split: Split | None = None) -> RowStatistics:
+        """Statistics of a layer's rows as they were captured: those of one split, or of all.
 
         Raises:
-            RunError: the run does not store such a stream or layer.
+            RunError: the run has no such stream or layer.
             BadShardError: the statistics can't be read.
         """
+        found = self._layer_statistics(stream, layer_id)
+        return found.total if split is None else found.splits[SPLITS.index(split)]
+
+    def storage_error(self, stream: Stream, layer_id: int) -> StorageError:
+        """How far a layer's stored rows are from the captured ones, over all splits.
+
+        Raises:
+            RunError: the run has no such stream or layer, or stores no rows.
+            BadShardError: the statistics can't be read.
+        """
+        error = self._layer_statistics(stream, layer_id).storage_error
+        if error is None:
+            raise self._no_rows()
+        return error
+
+    def _layer_statistics(self, stream: Stream, layer_id: int) -> LayerStatistics:
         if layer_id not in self.layers(stream):
             raise RunError(f"{self.path} holds no layer {layer_id} of {stream}: {self.layers(stream)}")
         return read_statistics(self.path / layout.STATISTICS, (stream, layer_id))
 
     def _of(self, stream: Stream) -> StreamRows:
+        self.layers(stream)
         if stream not in self._rows:
-            raise RunError(f"{self.path} holds no {stream}, only {', '.join(self._rows)}")
+            raise self._no_rows()
         return self._rows[stream]
 
-
-def _open_index(path: Path, manifest: Manifest, entry: ShardEntry) -> ShardIndex:
-    name = layout.index_name(entry.number)
-    data = (path / name).read_bytes()
-    (listed,) = (file for file in entry.files if file.name == name)
-    if hashlib.sha256(data).hexdigest() != listed.sha256:
-        raise RunError(f"{name}: altered, its sha256 is not the manifest's")
-    return read_index(parse_json(data, name), manifest.header, entry)
-
-
-def _why_no_manifest(path: Path) -> str:
-    if not path.is_dir():
-        return f"{path}: no such folder"
-    if not (path / layout.RUN).is_file():
-        return f"{path}: is no run folder, it has neither {layout.MANIFEST} nor {layout.RUN}"
-    n_planned = len(RunHeader.from_json(read_json(path / layout.RUN)).plan)
-    n_committed = len(read_journal(path / layout.JOURNAL))
-    return (
-        f"{path}: the run is unfinished, {n_committed} of {n_planned} shards are committed; "
-        "capture again with the same settings to finish it"
-    )
+    def _no_rows(self) -> RunError:
+        return RunError(
+            f"{self.path} keeps statistics only (it was captured with rows=false), no rows; capture again "
+            "with rows=true into another folder to have them"
+        )

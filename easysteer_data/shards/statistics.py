@@ -1,30 +1,42 @@
-"""Running statistics of rows: measured shard by shard, merged in shard order. Knows no tar and no label.
+"""Statistics of rows as they were captured: of one split or all, and per class. Records that can be merged.
 
-All sums are float64, single-threaded and in a fixed order, so that equal rows give equal bytes.
+Knows no file and no tensor of rows. All figures are float64; the order of merging decides the last bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import reduce
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
-from numpy.typing import NDArray
 
-from easysteer_data.errors import BadShardError
-from easysteer_data.shards import layout
-from easysteer_data.shards.index import LayerKey
+from easysteer_data.shards.storage import StorageError
 
-_BLOCK_VALUES = 2**16  # 512 KiB of float64: a block stays in the cache for all passes over it
+
+@dataclass(frozen=True, slots=True)
+class LabelMeans:
+    """Mean row of each class, in the order of LabelHeader.names; zeros where a class has no row.
+
+    Attributes:
+        n_rows: int64 [n_classes].
+        mean: float64 [n_classes, width].
+    """
+
+    n_rows: torch.Tensor
+    mean: torch.Tensor
+
+    def merged(self, other: LabelMeans) -> LabelMeans:
+        """The means of both sets of rows together."""
+        n_rows = self.n_rows + other.n_rows
+        total = self.n_rows[:, None] * self.mean + other.n_rows[:, None] * other.mean
+        return LabelMeans(n_rows, total / n_rows.clamp(min=1)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatistics:
-    """Statistics of n rows of one layer; zeros where n is 0.
+    """Statistics of n rows of one layer, as captured, before storage rounds them; zeros where n is 0.
 
     Attributes:
         n_rows: how many rows.
@@ -32,6 +44,7 @@ class RowStatistics:
         mean_square: float64 [width], mean of the squares; the variance is mean_square - mean ** 2.
         mean_norm: mean L2 norm of a row.
         max_abs: largest absolute value; not finite if any value is not.
+        by_label: means per class; None for runs without class labels or with more than MAX_CLASS_MEANS.
     """
 
     n_rows: int
@@ -39,79 +52,56 @@ class RowStatistics:
     mean_square: torch.Tensor
     mean_norm: float
     max_abs: float
+    by_label: LabelMeans | None = None
+
+    @property
+    def sum_square(self) -> float:
+        """Sum of the squared norms of all rows."""
+        return self.n_rows * float(self.mean_square.sum())
+
+    def merged(self, other: RowStatistics) -> RowStatistics:
+        """Statistics of both sets of rows together."""
+        n_rows = self.n_rows + other.n_rows
+        mine, theirs = self.n_rows / max(n_rows, 1), other.n_rows / max(n_rows, 1)
+        by_label = self.by_label
+        if by_label is not None and other.by_label is not None:
+            by_label = by_label.merged(other.by_label)
+        return RowStatistics(
+            n_rows,
+            mine * self.mean + theirs * other.mean,
+            mine * self.mean_square + theirs * other.mean_square,
+            mine * self.mean_norm + theirs * other.mean_norm,
+            float(np.maximum(self.max_abs, other.max_abs)),  # keeps a NaN, max() may not
+            by_label,
+        )
 
 
-def measure(rows: torch.Tensor) -> RowStatistics:
-    """Statistics of rows [n, width] of a floating dtype."""
-    n_rows, width = rows.shape
-    n_block = max(1, _BLOCK_VALUES // width)
-    singles = torch.empty(n_block, width, dtype=torch.float32)
-    doubles = torch.empty(n_block, width, dtype=torch.float64)
-    total, total_square = np.zeros(width), np.zeros(width)
-    total_norm, max_abs = 0.0, 0.0
-    for start in range(0, n_rows, n_block):
-        block = rows[start : start + n_block]
-        single, double = singles[: len(block)], doubles[: len(block)]
-        # Half to double directly is four times slower than by way of single.
-        double.copy_(single.copy_(block))
-        low, high = torch.aminmax(single)
-        max_abs = np.maximum(max_abs, np.maximum(-float(low), float(high)))  # keeps a NaN, max() may not
-        values: NDArray[np.float64] = double.numpy()
-        total += values.sum(axis=0)
-        np.multiply(values, values, out=values)
-        total_square += values.sum(axis=0)
-        total_norm += float(np.sqrt(values.sum(axis=1)).sum())
-    n = max(n_rows, 1)
-    mean, mean_square = torch.from_numpy(total / n), torch.from_numpy(total_square / n)
-    return RowStatistics(n_rows, mean, mean_square, total_norm / n, float(max_abs))
+@dataclass(frozen=True, slots=True)
+class LayerStatistics:
+    """All that is known of one layer's rows.
 
-
-def merge(parts: Sequence[RowStatistics]) -> RowStatistics:
-    """Statistics of all rows of the parts together; their order decides the last bits."""
-    n_rows = sum(part.n_rows for part in parts)
-    weights = [part.n_rows / max(n_rows, 1) for part in parts]
-    mean, mean_square = torch.zeros_like(parts[0].mean), torch.zeros_like(parts[0].mean)
-    for weight, part in zip(weights, parts, strict=True):
-        mean += weight * part.mean
-        mean_square += weight * part.mean_square
-    mean_norm = sum(weight * part.mean_norm for weight, part in zip(weights, parts, strict=True))
-    return RowStatistics(n_rows, mean, mean_square, mean_norm, max(part.max_abs for part in parts))
-
-
-def statistics_bytes(layers: Mapping[LayerKey, RowStatistics]) -> bytes:
-    """A safetensors file of `<stream>/layer-012/<name>`, all float64."""
-    tensors: dict[str, torch.Tensor] = {}
-    for (stream, layer_id), part in layers.items():
-        prefix = layout.layer_folder(stream, layer_id)
-        tensors[f"{prefix}/count"] = torch.tensor(part.n_rows, dtype=torch.float64)
-        tensors[f"{prefix}/mean"] = part.mean
-        tensors[f"{prefix}/mean_square"] = part.mean_square
-        tensors[f"{prefix}/mean_norm"] = torch.tensor(part.mean_norm, dtype=torch.float64)
-        tensors[f"{prefix}/max_abs"] = torch.tensor(part.max_abs, dtype=torch.float64)
-    data: bytes = safetensors.torch.save(tensors)
-    return data
-
-
-def read_statistics(path: Path, key: LayerKey) -> RowStatistics:
-    """Read one layer's statistics.
-
-    Raises:
-        BadShardError: the file can't be read or lacks them.
+    Attributes:
+        splits: statistics of each split's rows, in the order of SPLITS.
+        storage_error: what storage lost; None where no rows are stored.
     """
-    prefix = layout.layer_folder(*key)
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {
-                name: file.get_tensor(f"{prefix}/{name}")
-                for name in ("count", "mean", "mean_square", "mean_norm", "max_abs")
-            }
-        count, mean_norm, max_abs = (float(tensors[name]) for name in ("count", "mean_norm", "max_abs"))
-    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise BadShardError(f"{path}: no usable statistics of {prefix} ({error})") from error
-    return RowStatistics(int(count), tensors["mean"], tensors["mean_square"], mean_norm, max_abs)
+
+    splits: tuple[RowStatistics, ...]
+    storage_error: StorageError | None
+
+    @property
+    def total(self) -> RowStatistics:
+        """Statistics of the rows of every split."""
+        return merge(self.splits)
+
+    def merged(self, other: LayerStatistics) -> LayerStatistics:
+        """Those of both sets of rows together."""
+        error = self.storage_error
+        if error is not None and other.storage_error is not None:
+            error = error.merged(other.storage_error)
+        splits = (one.merged(two) for one, two in zip(self.splits, other.splits, strict=True))
+        return LayerStatistics(tuple(splits), error)
 
 
-def merge_files(paths: Iterable[Path], keys: Iterable[LayerKey]) -> bytes:
-    """The contents of the merged file, from the shards' files in shard order."""
-    shards = list(paths)
-    return statistics_bytes({key: merge([read_statistics(path, key) for path in shards]) for key in keys})
+def merge(parts: Iterable[RowStatistics]) -> RowStatistics:
+    """Statistics of all rows of the parts together, of which there must be one at least."""
+    return reduce(RowStatistics.merged, parts)

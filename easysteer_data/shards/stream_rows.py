@@ -15,6 +15,7 @@ from easysteer_data.shards import layout
 from easysteer_data.shards.index import ShardIndex
 from easysteer_data.shards.manifest import Manifest
 from easysteer_data.shards.region import FileRegion
+from easysteer_data.shards.storage import StoredRows, decode
 from easysteer_data.types import Stream
 
 
@@ -32,10 +33,10 @@ class StreamRows:
         self._shards = tuple(shards)
         self._header = manifest.header.streams[stream]
         n_pack_rows = [pack.n_rows for shard in shards for pack in shard.packs]
-        self._first_rows = np.cumsum([0, *n_pack_rows])[:-1]
+        self._first_rows: NDArray[np.int64] = np.cumsum([0, *n_pack_rows])[:-1]
         self._n_rows = manifest.n_rows
-        # Layer id -> for each pack, the element at which row 0 would lie if the pack went back so far.
-        self._starts: dict[int, NDArray[np.int64]] = {}
+        # Tensor and layer id -> for each pack, the element at which row 0 would lie if it went back so far.
+        self._starts: dict[tuple[str, int], NDArray[np.int64]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         state = {name: value for name, value in self.__dict__.items() if name not in ("_region", "_windows")}
@@ -49,7 +50,7 @@ class StreamRows:
             rows: int64 [B], numbers of rows, in any order, repeated or not.
 
         Returns:
-            [B, L, width] in the storage dtype.
+            [B, L, width] in the storage dtype; float32, multiplied by their scales, where there are scales.
 
         Raises:
             RunError: the run does not store such a layer.
@@ -65,13 +66,25 @@ class StreamRows:
             raise IndexError(
                 f"rows must be in 0 to {self._n_rows - 1}, found {wanted.min()} to {wanted.max()}"
             )
+        width = self._header.width
+        values = self._windows.index_select(0, self._places_of(wanted, layer_ids, "rows", width))
+        scale = None
+        if self._header.is_scaled:
+            scale = self._region.data.view(torch.float32).index_select(
+                0, self._places_of(wanted, layer_ids, "scale", 1)
+            )
+        return decode(StoredRows(values, scale)).view(len(wanted), len(layer_ids), width)
+
+    def _places_of(
+        self, wanted: NDArray[np.int64], layer_ids: Sequence[int], name: str, n_elements: int
+    ) -> torch.Tensor:
+        """First element of each row in each layer, int64 [B * L], of a tensor with `n_elements` a row."""
         pack = self._first_rows.searchsorted(wanted, side="right") - 1
-        elements = wanted * self._header.width
-        starts = np.empty((len(wanted), len(layer_ids)), dtype=np.int64)
+        elements = wanted * n_elements
+        places = np.empty((len(wanted), len(layer_ids)), dtype=np.int64)
         for column, layer_id in enumerate(layer_ids):
-            np.add(self._starts[layer_id].take(pack), elements, out=starts[:, column])
-        gathered = self._windows.index_select(0, torch.from_numpy(starts.reshape(-1)))
-        return gathered.view(len(wanted), len(layer_ids), self._header.width)
+            np.add(self._starts[name, layer_id].take(pack), elements, out=places[:, column])
+        return torch.from_numpy(places.reshape(-1))
 
     def column(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """The whole column `prompt`, `position`, `token_id` or `label`, [n_rows], alike in every layer."""
@@ -81,6 +94,11 @@ class StreamRows:
             self._region.data[start:stop].view(dtype) for start, stop in self._spans(layer_id, name).tolist()
         ]
         return torch.cat(parts)
+
+    @property
+    def first_rows(self) -> NDArray[np.int64]:
+        """Number of each pack's first row, int64 [n_packs]."""
+        return self._first_rows
 
     @cached_property
     def _region(self) -> FileRegion:
@@ -103,15 +121,23 @@ class StreamRows:
     def _map(self, layer_ids: Sequence[int]) -> None:
         """Map the files of layers that are not yet mapped."""
         for layer_id in layer_ids:
-            if layer_id in self._starts:
+            if ("rows", layer_id) in self._starts:
                 continue
             if layer_id not in self._header.layer_ids:
                 stored = ", ".join(map(str, self._header.layer_ids))
                 raise RunError(f"{self._run} holds no layer {layer_id} of {self._stream}; it holds {stored}")
             for place, name in zip(self._places(layer_id), self._names(layer_id), strict=True):
                 self._region.map_file(place, self._run / name)
-            starts = self._spans(layer_id, "rows")[:, 0] // self._header.torch_dtype.itemsize
-            self._starts[layer_id] = starts - self._first_rows * self._header.width
+            if self._header.is_scaled:
+                self._starts["scale", layer_id] = self._starts_of(layer_id, "scale", 4, 1)
+            self._starts["rows", layer_id] = self._starts_of(
+                layer_id, "rows", self._header.torch_dtype.itemsize, self._header.width
+            )
+
+    def _starts_of(self, layer_id: int, name: str, element_bytes: int, n_elements: int) -> NDArray[np.int64]:
+        """First element of each pack's tensor, gone back by the rows before the pack."""
+        first_bytes: NDArray[np.int64] = self._spans(layer_id, name)[:, 0]
+        return first_bytes // element_bytes - self._first_rows * n_elements
 
     def _names(self, layer_id: int) -> list[str]:
         """The layer's files."""

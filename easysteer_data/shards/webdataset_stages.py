@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 
 import safetensors
 import safetensors.torch
+import torch
 
 from easysteer_data.errors import BadShardError
+from easysteer_data.shards.storage import StoredRows, decode
 
 
 def decode_safetensors(key: str, data: bytes) -> object:
@@ -40,21 +42,41 @@ def decode_safetensors(key: str, data: bytes) -> object:
     raise BadShardError(f"a shard has a member *{key}; only .safetensors and .json belong there")
 
 
-def unpack_rows(samples: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
-    """Stage for `.compose(unpack_rows)` behind `decode_safetensors`: one sample a row.
+def dequantise_packs(samples: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Stage for `.compose(dequantise_packs)` behind `decode_safetensors`: packs with their scales applied.
 
     Yields:
-        `x` [width] in the storage dtype, and scalar tensors `prompt`, `position`, `token_id`, and `label` if
-        the run has labels.
+        Each sample with `rows` as floats: float32 where there was a `scale`, which is gone, else unchanged.
 
     Raises:
         BadShardError: a sample is no decoded pack.
     """
     for sample in samples:
-        tensors = sample.get("safetensors")
-        if not isinstance(tensors, dict) or "rows" not in tensors:
-            raise BadShardError("unpack_rows needs decoded packs: put .decode(decode_safetensors) before it")
-        columns = {name: column for name, column in tensors.items() if name != "rows"}
-        for row, x in enumerate(tensors["rows"]):
+        yield {**sample, "safetensors": _float_tensors(sample, "dequantise_packs")}
+
+
+def unpack_rows(samples: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Stage for `.compose(unpack_rows)` behind `decode_safetensors`: one sample a row.
+
+    Yields:
+        `x` [width] in the storage dtype, float32 where there are scales, and scalar tensors `prompt`,
+        `position`, `token_id`, and `label` if the run has labels.
+
+    Raises:
+        BadShardError: a sample is no decoded pack.
+    """
+    for sample in samples:
+        columns = _float_tensors(sample, "unpack_rows")
+        rows = columns.pop("rows")
+        for row, x in enumerate(rows):
             # A view would keep its whole pack in memory for as long as a shuffle buffer keeps the row.
             yield {"x": x.clone(), **{name: column[row] for name, column in columns.items()}}
+
+
+def _float_tensors(sample: dict[str, object], stage: str) -> dict[str, torch.Tensor]:
+    """The tensors of a pack, its rows as floats."""
+    tensors = sample.get("safetensors")
+    if not isinstance(tensors, dict) or "rows" not in tensors:
+        raise BadShardError(f"{stage} needs decoded packs: put .decode(decode_safetensors) before it")
+    columns = {name: column for name, column in tensors.items() if name != "scale"}
+    return {**columns, "rows": decode(StoredRows(tensors["rows"], tensors.get("scale")))}

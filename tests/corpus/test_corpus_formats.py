@@ -99,6 +99,17 @@ def test_a_json_item_is_told_by_the_line_on_which_it_starts(folder: Path) -> Non
     assert lines_of(prompts) == [3, 4, 6, 9]
 
 
+def test_lists_of_an_object_are_read_one_after_the_other_and_their_keys_are_a_column(folder: Path) -> None:
+    content = '{"adult": [],\n "child" : [\n"a zoo", {"text": "a slide", "age": 7}] , "any":\n[ "a park"] }'
+    prompts = read(folder / "a.json", content, label_column="key", fields=("age",))
+    assert [(p.id, p.text, p.label, p.fields["age"]) for p in prompts] == [
+        ("0", "a zoo", "child", None),
+        ("1", "a slide", "child", 7),
+        ("2", "a park", "any", None),
+    ]
+    assert lines_of(prompts) == [3, 3, 4]
+
+
 def test_blank_lines_of_jsonl_are_no_rows_and_keep_the_line_numbers(folder: Path) -> None:
     prompts = read(folder / "a.jsonl", '\n{"text": "one"}\r\n  \n"two"\n\n')
     assert [(prompt.id, prompt.text) for prompt in prompts] == [("0", "one"), ("1", "two")]
@@ -133,7 +144,21 @@ def test_a_line_of_a_million_characters_is_read(folder: Path, name: str) -> None
         ("a.json", '["one"\n', 2, "not a JSON list"),
         ("a.json", '["one"]\n["two"]', 2, "not a JSON list: more text follows the list"),
         ("a.json", '["one",\nnull]', 2, "each row must be a string or an object, this is null"),
-        ("a.json", '{"adult":\n["x"]}', 1, "not a JSON list: expected '[' (for one object a line set"),
+        (
+            "a.json",
+            '{"text":\n"x"}\n{"text": "y"}',
+            2,
+            "not a JSON list: expected '[' (for one object a line",
+        ),
+        ("a.json", '{"a": ["x"],\n"b": ["y"]', 2, "not a JSON list: expected ',' (for one object a line"),
+        ("a.json", '{"a": ["x"],\n7: ["y"]}', 2, "not a JSON list: expected a key in double quotes"),
+        (
+            "a.json",
+            '{"a":\n[{"key": 1}]}',
+            2,
+            "the object has a 'key' of its own beside that of its list, 'a'",
+        ),
+        ("a.json", '{"a": ["x"], "\\udc00":\n["y"]}', 2, "holds a lone surrogate"),
         ("a.json", "", 1, "not a JSON list"),
         ("a.jsonl", '"fine"\n"\\ud83d\\ude42"\n{"text": "x", "k": ["\\ud83d"]}', 3, "holds a lone surrogate"),
         ("a.json", '["fine",\n\n"\\udc00"]', 3, "holds a lone surrogate"),

@@ -45,6 +45,8 @@ def test_every_part_that_matters_changes_the_hash() -> None:
         {"fields": {"k": "w"}},
         {"fields": {"j": "v"}},
         {"fields": {}},
+        {"token_ids": (1, 2)},
+        {"token_ids": (1, 2, 3)},
     ]
     variants = [
         [],
@@ -56,8 +58,8 @@ def test_every_part_that_matters_changes_the_hash() -> None:
     assert len(set(hashes)) == len(variants)
 
 
-def test_file_place_tokens_and_the_order_of_fields_change_nothing() -> None:
-    moved = replace(BASE, index=7, source="/elsewhere/y:9", token_ids=(1, 2))
+def test_file_place_and_the_order_of_fields_change_nothing() -> None:
+    moved = replace(BASE, index=7, source="/elsewhere/y:9")
     assert corpus_hash([moved]) == corpus_hash([BASE])
     one, other = ({"k": 1, "l": 2}, {"l": 2, "k": 1})
     assert corpus_hash([replace(BASE, fields=one)]) == corpus_hash([replace(BASE, fields=other)])
@@ -79,10 +81,10 @@ def test_two_corpora_have_one_hash_only_if_they_are_equal(one: list[Prompt], oth
 
 
 def test_the_hash_is_the_sha256_of_one_json_line_a_prompt() -> None:
-    corpus = [BASE, replace(BASE, text='é"\n', label=0.5, fields={})]
+    corpus = [replace(BASE, token_ids=(5, 0)), replace(BASE, text='é"\n', label=0.5, fields={})]
     document = (
-        "easysteer-data corpus 1\n"
-        '["a", "b", 1, "g", "train", {"k": "v"}]\n'
-        '["a", "\\u00e9\\"\\n", 0.5, "g", "train", {}]\n'
+        "easysteer-data corpus 2\n"
+        '["a", "b", [5, 0], 1, "g", "train", {"k": "v"}]\n'
+        '["a", "\\u00e9\\"\\n", [], 0.5, "g", "train", {}]\n'
     )
     assert corpus_hash(corpus) == hashlib.sha256(document.encode()).hexdigest()

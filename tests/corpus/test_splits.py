@@ -3,15 +3,18 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from easysteer_data.corpus import SplitSettings, assign_splits
-from easysteer_data.corpus.splits import check_splits, split_groups
+from easysteer_data.corpus import CorpusSettings, SplitSettings, assign_splits, read_corpus
+from easysteer_data.corpus.splits import check_splits, join_groups, split_groups
 from easysteer_data.errors import CorpusError
+from easysteer_data.serving.order import EpochOrder
 from easysteer_data.types import SPLITS, Prompt, Split
 
 unhurried = settings(deadline=None)
@@ -85,12 +88,50 @@ def test_another_seed_deals_the_groups_out_anew() -> None:
     assert split_groups(sizes, SplitSettings(seed=0)) != split_groups(sizes, SplitSettings(seed=1))
 
 
+def test_the_same_text_with_both_labels_and_an_entity_in_true_and_false_statements_stay_in_one_split(
+    tmp_path: Path,
+) -> None:
+    rows = [f"The city of {i} is {i % 3}.,{label},city {i}" for i in range(60) for label in (1, 0)]
+    rows += [f"The city of {i} is elsewhere.,0,city {i}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label,city", *rows]))
+    for group in (None, "city"):
+        settings = CorpusSettings(path=f"{tmp_path}/a.csv", label_column="label", group_column=group)
+        prompts = read_corpus(settings)
+        key = "text" if group is None else "group"
+        splits = {(getattr(prompt, key), prompt.split) for prompt in prompts}
+        assert len(splits) == len({getattr(prompt, key) for prompt in prompts})
+        assert {prompt.split for prompt in prompts} == set(SPLITS)
+
+
+def test_a_corpus_sorted_by_label_has_both_labels_in_each_split_and_in_each_batch(tmp_path: Path) -> None:
+    rows = [f"text {i},{int(i >= 500)}" for i in range(1000)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]))
+    prompts = read_corpus(CorpusSettings(path=f"{tmp_path}/a.csv", label_column="label"))
+    for split in SPLITS:
+        labels = np.array([prompt.label for prompt in prompts if prompt.split == split])
+        assert labels.mean() == pytest.approx(0.5, abs=0.15)
+        mixed = labels[EpochOrder(len(labels), seed=0)(0)]
+        assert all(0 < mixed[start : start + 32].mean() < 1 for start in range(0, len(mixed) - 31, 32))
+
+
 def test_without_a_group_the_same_text_stays_in_one_split() -> None:
     prompts = [
         replace(prompt, group=None) for prompt in prompts_of([("", f"text {i % 40}") for i in range(80)])
     ]
     split_of = {prompt.text: prompt.split for prompt in assign_splits(prompts[:40], SplitSettings())}
     assert all(prompt.split == split_of[prompt.text] for prompt in assign_splits(prompts, SplitSettings()))
+
+
+@unhurried
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 9).map(str)), min_size=1, max_size=20))
+def test_groups_that_share_a_text_are_joined_and_no_others(rows: list[tuple[str, str]]) -> None:
+    # The closure by repeated merging of sets, in place of a search for the leader.
+    sets = [{group, f"text {text}"} for group, text in rows]
+    for _ in rows:
+        sets = [set().union(*(other for other in sets if other & one)) for one in sets]
+    for (group, _), joined, prompt in zip(rows, sets, join_groups(prompts_of(rows)), strict=True):
+        assert prompt.group == next(name for name, _ in rows if name in joined)
+        assert group in joined
 
 
 def test_splits_given_by_the_corpus_must_not_cut_a_group() -> None:

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from easysteer_data.engine.proof import FinishedPrompt, Gates, ProvenRows, Recorded, Rules, prove
+from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.wire import Chunk, StreamShape, Sums
 from easysteer_data.errors import ProofError
 from easysteer_data.select import SelectSpec
+from easysteer_data.types import Gates
 
-SHAPES = {"hidden_states": StreamShape((4, 9), 2)}
+SHAPES = {"hidden_states": StreamShape((4, 9), 2, "float32")}
 PROMPTS = [
     FinishedPrompt(0, "first", [10, 11, 12], [13], None),
     FinishedPrompt(1, "second", [20, 21], [22], None),
@@ -39,7 +40,8 @@ def good() -> list[Chunk]:
 
 
 def run(chunks: list[Chunk], dtype: str = "float32", gates: Gates = "raise") -> ProvenRows:
-    return prove(Recorded(chunks), PROMPTS, Rules(SHAPES, dtype, gates=gates))
+    shapes = {"hidden_states": StreamShape((4, 9), 2, dtype)}
+    return prove(Recorded(chunks), PROMPTS, Rules(shapes, gates=gates))
 
 
 def test_rows_come_in_order_of_prompt_and_position() -> None:
@@ -101,7 +103,7 @@ def test_an_overflow_of_the_storage_dtype_is_refused() -> None:
 
 def test_rows_that_were_not_asked_for_are_left_out() -> None:
     selected = [replace(PROMPTS[0], select=SelectSpec(prompt_positions=[-1])), PROMPTS[1]]
-    assert prove(Recorded(good()), selected, Rules(SHAPES, "float32")).n_rows == (1, 2)
+    assert prove(Recorded(good()), selected, Rules(SHAPES)).n_rows == (1, 2)
 
 
 def test_the_last_generated_token_was_never_read_and_has_no_row() -> None:
@@ -111,7 +113,8 @@ def test_the_last_generated_token_was_never_read_and_has_no_row() -> None:
 
 def test_an_empty_selection_has_no_rows_but_a_width() -> None:
     nothing = [replace(prompt, select=SelectSpec(prompt_tokens=[5])) for prompt in PROMPTS]
-    rows = prove(Recorded([]), nothing, Rules(SHAPES, "float16"))
+    shapes = {"hidden_states": StreamShape((4, 9), 2, "float16")}
+    rows = prove(Recorded([]), nothing, Rules(shapes))
     assert rows.values["hidden_states"].shape == (2, 0, 2)
     assert rows.values["hidden_states"].dtype == torch.float16
 
@@ -134,7 +137,7 @@ def test_a_missing_row_is_never_counted_away() -> None:
 
 
 def test_the_last_row_of_each_prompt_is_chosen_among_the_steps_last_rows() -> None:
-    rows = prove(Recorded(good()), PROMPTS, Rules(SHAPES, "float32", "last"))
+    rows = prove(Recorded(good()), PROMPTS, Rules(SHAPES, "last"))
     assert rows.index.position.tolist() == [2, 1]
     assert rows.values["hidden_states"][0].tolist() == [[2, 4], [101, 4]]
 
@@ -152,7 +155,7 @@ def test_means_are_sums_of_prompt_rows_and_single_generated_rows_over_the_number
     labels = [replace(part, values={"hidden_states": part.values["hidden_states"][:, :0]}) for part in good()]
     # The engine ran on to position 3, past the end of the second prompt's text.
     generated = chunk([1, 1], [2, 3], [22, 23])
-    rows = prove(Recorded([*labels, generated], parts), prompts, Rules(SHAPES, "float32", "mean"))
+    rows = prove(Recorded([*labels, generated], parts), prompts, Rules(SHAPES, "mean"))
     assert rows.n_rows == (1, 1)
     assert rows.index.position.tolist() == [2, 2]
     assert rows.values["hidden_states"].tolist() == [[[1, 4], [101, 4]], [[1, 9], [101, 9]]]

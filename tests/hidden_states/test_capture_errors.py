@@ -53,7 +53,7 @@ def test_a_prompt_beyond_the_window_leaves_the_engine_usable(llm: Any) -> None:
 def test_an_exception_on_the_way_aborts_the_requests_and_stops_the_stream(llm: Any) -> None:
     def capture_and_fail() -> None:
         engine = TappedEngine(llm)
-        with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", None)}, None):
+        with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", None)}):
             from easysteer_data.engine.feed import Request, Sampling
 
             feed = Feed(llm, Sampling(20, {"ignore_eos": True}))
@@ -76,7 +76,7 @@ def test_requests_of_others_are_not_swallowed(llm: Any) -> None:
 
 def test_captures_can_not_be_nested(llm: Any) -> None:
     engine = TappedEngine(llm)
-    with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", [0])}, None):
+    with CaptureSession(engine, {"hidden_states": engine.shape("hidden_states", [0])}):
         with pytest.raises(EngineError, match="can't be nested"):
             capture(llm, PROMPTS)
     assert len(capture(llm, PROMPTS)) == 2
@@ -91,7 +91,7 @@ def test_a_failure_inside_the_worker_reaches_the_caller_with_its_traceback(llm: 
 
     engine = TappedEngine(llm)
     shapes = {"hidden_states": engine.shape("hidden_states", [0])}
-    with CaptureSession(engine, shapes, None) as session:
+    with CaptureSession(engine, shapes) as session:
         feed = Feed(llm, Sampling(1, {}))
         list(feed.run([Request(0, PROMPTS[0], Broken(prompt="all"))]))
         with pytest.raises(EngineError, match="SettingsError"):

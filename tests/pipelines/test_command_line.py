@@ -33,9 +33,9 @@ def test_cfg_job_prints_the_whole_config_without_running() -> None:
 
 @pytest.mark.parametrize("stage", ["capture", "train_probe", "verify"])
 def test_an_unknown_key_ends_with_the_nearest_valid_one(stage: str) -> None:
-    done = run("-m", f"pipelines.{stage}", "capture.dtyp=float16")
+    done = run("-m", f"pipelines.{stage}", "capture.storag=float16")
     assert done.returncode == 1
-    assert "did you mean 'capture.dtype'?" in done.stderr
+    assert "did you mean 'capture.storage'?" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -121,5 +121,5 @@ def test_the_wheel_runs_its_stages_from_an_empty_folder(wheel: Path, tmp_path: P
     assert where.stdout.startswith(str(wheel))
     wrong = run("-c", code, "captur", cwd=tmp_path, path=wheel)
     assert wrong.returncode == 2
-    assert "stages: capture, train_probe, verify" in wrong.stderr
+    assert "stages: capture, inspect, train_probe, verify" in wrong.stderr
     assert list(tmp_path.iterdir()) == []

@@ -53,7 +53,8 @@ def continue_run(out: Path) -> dict[str, object]:
     """Continue a killed run; which shards were done, whether they stayed untouched, and the final files."""
     files = [*out.rglob("*.tar")]
     before = {path: path.stat().st_ino for path in files}
-    done = sorted(RunWriter.open(out, MADE.header).done)
+    with RunWriter.open(out, MADE.header) as writer:
+        done = sorted(writer.done)
     names = [entry for entry in before if int(entry.stem[-6:]) in done]
     write_run(out, MADE)
     return {

@@ -36,7 +36,7 @@ class Made:
     Attributes:
         header: the run's header.
         shards: what the writer is given.
-        rows: stream -> layer id -> tensor [n_rows, width].
+        rows: stream -> layer id -> tensor [n_rows, width], float32 or, without scales, as stored.
         index: labels of all rows.
         prompts: all prompts.
     """
@@ -61,7 +61,7 @@ def make_run(
     total = sum(n_rows)
     rows: dict[Stream, dict[int, torch.Tensor]] = {
         stream: {
-            layer_id: torch.randn(total, shape.width, generator=generator).to(shape.torch_dtype)
+            layer_id: torch.randn(total, shape.width, generator=generator).to(shape.read_dtype)
             for layer_id in shape.layer_ids
         }
         for stream, shape in streams.items()
@@ -89,11 +89,11 @@ def make_run(
 
 def write_run(out: Path, made: Made) -> Manifest:
     """Write all of a run in order."""
-    writer = RunWriter.open(out, made.header)
-    for shard in made.shards:
-        if shard.number not in writer.done:
-            writer.write(shard)
-    return writer.close()
+    with RunWriter.open(out, made.header) as writer:
+        for shard in made.shards:
+            if shard.number not in writer.done:
+                writer.write(shard)
+        return writer.close()
 
 
 def memory_folder() -> TemporaryDirectory[str]:
@@ -129,7 +129,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Equality that tells NaN from NaN and -0.0 from 0.0."""
-    bits = {2: torch.int16, 4: torch.int32}[one.element_size()]
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[one.element_size()]
     return one.dtype == other.dtype and torch.equal(one.view(bits), other.view(bits))
 
 
@@ -144,7 +144,7 @@ def _prompt(number: int, n_rows: int, label: LabelHeader) -> CapturedPrompt:
         source=f"corpus.jsonl:{number + 1}",
         label=labels[number % len(labels)],
         group=None if number % 4 == 3 else f"group-{number // 2}",
-        split=SPLITS[number % 3],
+        split=SPLITS[number // 2 % 3],
         fields={"topic": ["a", number], "depth": {"b": None}},
         token_ids=tuple(range(number, number + n_rows + 1)),
     )

@@ -36,6 +36,20 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> No
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a.json": b"old"}
 
 
+def lose_the_disk_while_writing(path: Path) -> None:
+    with DurableFile(path) as file:
+        file.write(b"new")
+        os.close(file._file.fileno())  # so that the fsync at the end fails, as a network disk's may
+
+
+def test_a_disk_that_fails_only_when_the_file_is_put_on_it_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_durably(path, b"old")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        lose_the_disk_while_writing(path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a.json": b"old"}
+
+
 def test_a_full_disk_leaves_a_journal_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     append_durably(path, b"x" * 1000 + b"\n")

@@ -30,6 +30,7 @@ def test_both_forms_read_back_and_do_not_depend_on_the_order_of_keys(value: dict
     [
         ("text", [1, None, []]),
         ("count", [-1, 1.0, True, "1", None]),
+        ("flag", [0, 1, "true", None]),
         ("texts", ["a", [1], ["a", None], {}]),
         ("counts", [1, [-1], [True], ["1"]]),
         ("span", [[1], [1, 2, 3], [1, -2], "12"]),

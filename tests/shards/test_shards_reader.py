@@ -242,7 +242,7 @@ def test_a_manifest_of_another_schema_version_is_refused(tmp_path: Path) -> None
     write_run(tmp_path, make_run())
     manifest = json.loads((tmp_path / "manifest.json").read_bytes())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 9}))
-    with pytest.raises(RunError, match="schema version 9, but this package reads 1; use the version"):
+    with pytest.raises(RunError, match="schema version 9, but this package reads 2; use the version"):
         open_run(tmp_path)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,6 +136,12 @@ MANIFESTS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda v: v["streams"]["hidden_states"].update(dtype="object"),
         "storage dtype",
     ),
+    "rows that are one": (lambda v: v.update(rows=1), "rows must be true or false"),
+    "rows denied": (lambda v: v.update(rows=False), "its own files only"),
+    "scales that are not there": (
+        lambda v: v["streams"]["hidden_states"].update(dtype="int8"),
+        "scale must be a list",
+    ),
     "a width of petabytes": (lambda v: v["streams"]["hidden_states"].update(width=2**50), "width must be"),
     "another width": (lambda v: v["streams"]["hidden_states"].update(width=7), "can't be"),
     "more rows": (
@@ -242,8 +249,36 @@ def test_a_prompt_table_that_is_no_parquet_file_is_refused(folder: Path) -> None
         open_run(folder).prompts()
 
 
-def test_statistics_that_can_not_be_read_are_refused(folder: Path) -> None:
-    (folder / "statistics.safetensors").write_bytes(bytes(16))
-    vouch_for(folder, "statistics.safetensors")
-    with pytest.raises(BadShardError, match="no usable statistics of hidden_states/layer-003"):
+def without(name: str) -> Callable[[bytes], bytes]:
+    """Leave a tensor of each layer out of a statistics file."""
+
+    def change(data: bytes) -> bytes:
+        tensors = safetensors.torch.load(data)
+        return safetensors.torch.save({key: t for key, t in tensors.items() if not key.endswith(f"/{name}")})
+
+    return change
+
+
+def with_one_split(data: bytes) -> bytes:
+    tensors = safetensors.torch.load(data)
+    return safetensors.torch.save({key: t[:1] if t.dim() else t for key, t in tensors.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: bytes(len(data)), ""),
+        (without("mean_square"), "no 'mean_square'"),
+        (without("by_label/mean"), "no 'by_label/mean'"),
+        (without("min_cosine"), "no 'storage_error/min_cosine'"),
+        (with_one_split, ""),
+    ],
+)
+def test_statistics_that_can_not_be_read_are_refused(
+    folder: Path, change: Callable[[bytes], bytes], reason: str
+) -> None:
+    path = folder / "statistics.safetensors"
+    path.write_bytes(change(path.read_bytes()))
+    vouch_for(folder, path.name)
+    with pytest.raises(BadShardError, match=rf"no usable statistics of hidden_states/layer-003.*{reason}"):
         open_run(folder).statistics("hidden_states", 3)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.utils.data import Dataset
 
-from easysteer_data.sampler import RowNumbers
+from easysteer_data.serving.sampler import RowNumbers
 from easysteer_data.shards import Run
 from easysteer_data.types import Stream
 
@@ -19,26 +19,37 @@ class ActivationDataset(Dataset[Batch]):
 
     A batch is a dict of tensors, rows in the order asked for:
 
-    - `x`: `dtype` [B, L, width], or [B, width] where one layer was given as an int.
+    - `x`: [B, L, width], or [B, width] where one layer was given as an int.
     - `y`: int64 [B] class index (-1: none) or float32 [B] (NaN: none); absent where the run has no labels.
     - `prompt`, `position`, `token_id`: int32 [B].
+    - `weight`: float32 [B], where classes have weights.
 
     Args:
         run: the run.
         stream: which of its streams.
         layers: decoder blocks in the order of the L axis, or one block as an int.
         rows: int64 [n], the run's row numbers that make up the data set.
-        dtype: element type of `x`.
+        transform: makes `x` of the rows [B, L, width] in the storage dtype, which it may overwrite; None
+            leaves them so.
+        class_weights: float32 [classes], the weight of a row of each class.
     """
 
     def __init__(
-        self, run: Run, stream: Stream, layers: int | Sequence[int], rows: torch.Tensor, dtype: torch.dtype
+        self,
+        run: Run,
+        stream: Stream,
+        layers: int | Sequence[int],
+        rows: torch.Tensor,
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        class_weights: torch.Tensor | None = None,
     ) -> None:
         self.rows = rows
         self._run = run
         self._stream = stream
-        self._layers = layers
-        self._dtype = dtype
+        self._one_layer = isinstance(layers, int)
+        self._layer_ids = [layers] if isinstance(layers, int) else list(layers)
+        self._transform = transform
+        self._class_weights = class_weights
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,17 +65,18 @@ class ActivationDataset(Dataset[Batch]):
         return self._batch(self.rows[torch.tensor(indices)])
 
     def _batch(self, rows: torch.Tensor) -> Batch:
-        one_layer = isinstance(self._layers, int)
-        x = self._run.gather(
-            self._stream, [self._layers] if isinstance(self._layers, int) else self._layers, rows
-        )
+        x = self._run.gather(self._stream, self._layer_ids, rows)
+        if self._transform is not None:
+            x = self._transform(x)
         index = self._run.index
         batch = {
-            "x": (x.squeeze(1) if one_layer else x).to(self._dtype),
+            "x": x.squeeze(1) if self._one_layer else x,
             "prompt": index.prompt[rows],
             "position": index.position[rows],
             "token_id": index.token_id[rows],
         }
         if self._run.labels is not None:
             batch["y"] = self._run.labels[rows]
+            if self._class_weights is not None:
+                batch["weight"] = self._class_weights[batch["y"]]
         return batch

@@ -1,0 +1,73 @@
+"""Proves a collected shard's rows against its prompts' own tokens. Knows no file and no engine's state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from easysteer_data.capture_run.collector import CollectedShard
+from easysteer_data.capture_run.plan import CapturePlan
+from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
+from easysteer_data.engine.wire import StreamShape
+from easysteer_data.errors import EngineError
+from easysteer_data.types import CapturedPrompt, CapturedShard, Stream
+
+
+class ShardProver:
+    """Turns collected shards into proven ones.
+
+    Attributes:
+        gates: fault -> rows and layers that had it, of all shards so far; empty unless faults are counted.
+
+    Args:
+        plan: the capture.
+        shapes: stream -> its layers, in the chunks' order, its width and the rows' dtype.
+    """
+
+    def __init__(self, plan: CapturePlan, shapes: Mapping[Stream, StreamShape]) -> None:
+        self._plan = plan
+        self._rules = Rules(shapes, plan.selection.reduce, plan.settings.capture.gates)
+        self.gates: Counter[str] = Counter()
+
+    def prove(self, shard: CollectedShard) -> CapturedShard:
+        """Put the shard's rows in order and check each one; takes its chunks out of it.
+
+        Raises:
+            ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
+            EngineError: the engine ran other tokens than were given, or finished a prompt with an error.
+        """
+        indices = sorted(shard.outputs)
+        finished = [self._finished(index, shard.outputs[index]) for index in indices]
+        rows = prove(Recorded(shard.chunks, shard.sums), finished, self._rules)
+        shard.chunks, shard.sums = [], []
+        self.gates.update(rows.gates)
+        captured = tuple(
+            CapturedPrompt(
+                prompt=self._plan.prompts[index],
+                n_rows=n_rows,
+                generated_text=shard.outputs[index].outputs[0].text,
+                generated_token_ids=tuple(shard.outputs[index].outputs[0].token_ids),
+            )
+            for index, n_rows in zip(indices, rows.n_rows, strict=True)
+        )
+        values = {
+            stream: dict(zip(shape.layer_ids, rows.values[stream], strict=True))
+            for stream, shape in self._rules.shapes.items()
+        }
+        return CapturedShard(shard.number, captured, rows.index, values)
+
+    def _finished(self, index: int, output: Any) -> FinishedPrompt:
+        prompt = self._plan.prompts[index]
+        where = f"prompt {prompt.id} ({prompt.source})"
+        if output.outputs[0].finish_reason == "error":
+            raise EngineError(f"{where}: the engine finished it with an error; its log says why")
+        if tuple(output.prompt_token_ids or ()) != prompt.token_ids:
+            raise EngineError(f"{where}: the engine ran other tokens than were given")
+        return FinishedPrompt(
+            prompt=index,
+            name=f"{prompt.id}, {prompt.source}",
+            prompt_token_ids=prompt.token_ids,
+            generated_token_ids=output.outputs[0].token_ids,
+            select=self._plan.selects[index],
+        )

@@ -1,0 +1,46 @@
+"""Whether a run fits its disk. Arithmetic on counts; knows no tensor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from easysteer_data.capture_run.plan import CapturePlan
+from easysteer_data.errors import RunError
+from easysteer_data.shards import RunHeader
+
+_ROW_LABEL_BYTES = 20  # prompt, position, token and label of each row of each layer
+_PROMPT_BYTES = 400  # a prompt's share of the tables beside its tokens and text
+
+
+def run_bytes(header: RunHeader, n_rows: int, n_tokens: int, n_prompts: int) -> int:
+    """About how many bytes a run takes."""
+    rows = sum(
+        n_rows * (shape.row_bytes + _ROW_LABEL_BYTES) * len(shape.layer_ids)
+        for shape in header.streams.values()
+    )
+    return (rows if header.rows else 0) + 8 * n_tokens + _PROMPT_BYTES * n_prompts
+
+
+def free_bytes(out: Path) -> int:
+    """Free bytes of the disk on which a folder is, or will be."""
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
+
+
+def check_space(out: Path, plan: CapturePlan, header: RunHeader) -> None:
+    """Refuse a run that would not fit, before it starts; what is there of it already counts.
+
+    Raises:
+        RunError: names what is needed and what is free.
+    """
+    there = sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) if out.is_dir() else 0
+    needed = run_bytes(header, sum(plan.n_rows), plan.n_tokens, len(plan.prompts)) - there
+    free = free_bytes(out) - int(plan.settings.shards.min_free_gb * 1e9)
+    if needed > free:
+        raise RunError(
+            f"{out}: the run needs about {needed / 1e9:.2f} GB more, but the disk has "
+            f"{max(free, 0) / 1e9:.2f} GB to give (shards.min_free_gb={plan.settings.shards.min_free_gb:g} "
+            "stay free); free some, select fewer layers or rows, or use a smaller capture.storage; "
+            "dry_run=true shows the figures"
+        )

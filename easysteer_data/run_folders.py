@@ -1,0 +1,39 @@
+"""Which folder an experiment's captured run is in: its own, or one that several share. Knows no config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from easysteer_data.settings import ExperimentSettings
+
+_N_SHOWN = 16  # hex digits of a fingerprint in a folder's name
+
+
+def run_folder(settings: ExperimentSettings) -> Path:
+    """The folder of the run that stages read: the one that is named, or the experiment's own."""
+    return Path(settings.out) / "capture" if settings.run is None else Path(settings.run)
+
+
+def folder_to_capture(settings: ExperimentSettings, fingerprint: str) -> Path:
+    """The folder to capture into; where runs are shared, experiments of one fingerprint get one folder.
+
+    `out/capture` then is a link to it, so that later stages find the run where they always do.
+    """
+    if settings.captures is None:
+        return run_folder(settings)
+    shared = Path(settings.captures) / fingerprint[:_N_SHOWN]
+    link = Path(settings.out) / "capture"
+    if link.is_symlink():
+        link.unlink()
+    if not link.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(shared, link.parent), target_is_directory=True)
+    return shared
+
+
+def first_run(folders: Sequence[Path]) -> Path | None:
+    """The first of some experiments' folders that has a captured run."""
+    return next((out / "capture" for out in folders if (out / "capture").is_dir()), None)

@@ -1,0 +1,86 @@
+"""Resolves which rows of a run are served into row numbers. Knows the run, not what is done with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from easysteer_data.data_options import RowFilter
+from easysteer_data.errors import SettingsError
+from easysteer_data.serving.sampler import RowNumbers
+from easysteer_data.shards import Run
+from easysteer_data.types import SPLITS, Split
+
+Mask = npt.NDArray[np.bool_]
+
+# Columns of the prompt table that a filter may name beside the corpus' own fields.
+_COLUMNS = ("id", "group", "label")
+
+
+def choose_rows(
+    run: Run, split: Split | None, rows: RowFilter, labelled_only: bool = False, seed: int = 0
+) -> RowNumbers:
+    """Row numbers of a split, or of all splits, that a filter lets through, int64 [n], ascending.
+
+    Args:
+        run: the run.
+        split: None = all of them.
+        rows: the filter.
+        labelled_only: leave out rows without a label.
+        seed: of the draw that `rows.limit` makes.
+
+    Raises:
+        SettingsError: the filter names a field that no prompt has.
+    """
+    mask = np.ones(run.n_rows, dtype=np.bool_)
+    if split is not None:
+        mask &= run.row_splits() == SPLITS.index(split)
+    if labelled_only and (labels := run.labels) is not None:
+        mask &= (labels.isnan().logical_not() if labels.is_floating_point() else labels >= 0).numpy()
+    if rows.last:
+        mask &= _last_of_prompts(run)
+    if rows.positions is not None:
+        mask &= _at_positions(run, rows.positions)
+    if rows.token_ids is not None:
+        mask &= np.isin(run.index.token_id.numpy(), rows.token_ids)
+    if rows.fields:
+        mask &= _of_prompts(run, rows)
+    numbers = np.flatnonzero(mask)
+    if rows.limit is None or rows.limit >= len(numbers):
+        return numbers
+    return np.sort(np.random.default_rng(seed).permutation(numbers)[: rows.limit])
+
+
+def _last_of_prompts(run: Run) -> Mask:
+    prompt = run.index.prompt.numpy()
+    return np.append(prompt[1:] != prompt[:-1], [True] * (len(prompt) > 0))
+
+
+def _at_positions(run: Run, positions: Sequence[int]) -> Mask:
+    position = run.index.position.numpy()
+    mask: Mask = np.isin(position, [wanted for wanted in positions if wanted >= 0])
+    if any(wanted < 0 for wanted in positions):
+        n_tokens = run.prompts(["n_prompt_tokens"])["n_prompt_tokens"].to_numpy()
+        # A completion's positions count on from the prompt's end and are never negative from there.
+        mask |= np.isin(position - n_tokens[run.index.prompt.numpy()], [p for p in positions if p < 0])
+    return mask
+
+
+def _of_prompts(run: Run, rows: RowFilter) -> Mask:
+    """Rows whose prompt has one of the wanted values in every field."""
+    table = run.prompts([*_COLUMNS, "fields"]).to_pydict()
+    fields = [json.loads(text) for text in table["fields"]]
+    known = {name for one in fields for name in one} | set(_COLUMNS)
+    if unknown := sorted(set(rows.fields) - known):
+        raise SettingsError(
+            f"rows.fields: no prompt of {run.path} has {unknown[0]!r}; there are {', '.join(sorted(known))}"
+        )
+    wanted = np.ones(len(fields), dtype=np.bool_)
+    for name, values in rows.fields.items():
+        found = table[name] if name in _COLUMNS else [one.get(name) for one in fields]
+        wanted &= [value in values for value in found]
+    mask: Mask = wanted[run.index.prompt.numpy()]
+    return mask

@@ -1,0 +1,87 @@
+"""One layer of one shard on its way into a tar file, pack by pack. Knows rows and labels, no run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from easysteer_data.shards import layout
+from easysteer_data.shards.dtypes import holds_exactly
+from easysteer_data.shards.durable import DurableFile
+from easysteer_data.shards.header import RunHeader
+from easysteer_data.shards.index import LayerKey
+from easysteer_data.shards.journal import FileEntry
+from easysteer_data.shards.pack import Pack, Span, pack_tensors, write_pack
+from easysteer_data.shards.storage import StorageError, StorageMeter, encode
+from easysteer_data.shards.tar import TarWriter
+from easysteer_data.types import CapturedShard
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTar:
+    """A tar file that is on the disk.
+
+    Attributes:
+        file: its name, size and hash.
+        spans: for each pack, tensor name -> where it lies.
+        error: what storage lost; None where the storage type holds every value.
+    """
+
+    file: FileEntry
+    spans: list[dict[str, Span]]
+    error: StorageError | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTarWriter:
+    """Writes one shard's layers.
+
+    Attributes:
+        out: the run folder.
+        header: the run's header.
+        shard: the rows as captured.
+        packs: how the shard is divided.
+        labels: label of each row, None in runs without labels.
+    """
+
+    out: Path
+    header: RunHeader
+    shard: CapturedShard
+    packs: tuple[Pack, ...]
+    labels: torch.Tensor | None
+
+    def write(self, key: LayerKey) -> LayerTar:
+        """Convert and write one layer; beside the captured rows, one pack of stored ones is in memory."""
+        stream, layer_id = key
+        rows = self.shard.values[stream][layer_id]
+        dtype = self.header.streams[stream].torch_dtype
+        meter = None if holds_exactly(dtype, rows.dtype) else StorageMeter()
+        name = layout.tar_name(stream, layer_id, self.shard.number)
+        spans = []
+        with DurableFile(self.out / name) as file:
+            tar = TarWriter(file)
+            for pack in self.packs:
+                stored = encode(rows[pack.rows], dtype, meter)
+                tensors = pack_tensors(pack, stored, self.shard.index, self.labels)
+                spans.append(write_pack(tar, pack.key, tensors, self._about(key, pack)))
+            tar.finish()
+        entry = FileEntry(name, file.n_bytes, file.sha256)
+        return LayerTar(entry, spans, None if meter is None else meter.error())
+
+    def _about(self, key: LayerKey, pack: Pack) -> dict[str, object]:
+        """The pack's `.json`."""
+        stream, layer_id = key
+        shape = self.header.streams[stream]
+        return {
+            "stream": stream,
+            "layer_id": layer_id,
+            "width": shape.width,
+            "dtype": shape.dtype,
+            "layout": shape.to_json()["layout"],
+            "label_names": list(self.header.label.names),
+            "first_prompt": pack.prompts[0],
+            "last_prompt": pack.prompts[1] - 1,
+            "n_rows": pack.n_rows,
+        }

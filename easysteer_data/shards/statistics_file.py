@@ -1,0 +1,111 @@
+"""Statistics of layers as a safetensors file, of one shard or merged. Knows keys and shapes, no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from easysteer_data.errors import BadShardError
+from easysteer_data.shards import layout
+from easysteer_data.shards.index import LayerKey
+from easysteer_data.shards.statistics import LabelMeans, LayerStatistics, RowStatistics
+from easysteer_data.shards.storage import StorageError
+from easysteer_data.types import SPLITS
+
+Tensors = Mapping[str, torch.Tensor]
+
+_ERROR = {
+    "count": "n_rows",
+    "sum_square": "sum_square",
+    "relative_error": "relative_error",
+    "mean_cosine": "mean_cosine",
+    "min_cosine": "min_cosine",
+}
+
+
+def statistics_bytes(layers: Mapping[LayerKey, LayerStatistics]) -> bytes:
+    """A safetensors file of `<stream>/layer-012/<name>`; all but storage_error [splits, ...]."""
+    tensors = {
+        f"{layout.layer_folder(*key)}/{name}": tensor
+        for key, layer in layers.items()
+        for name, tensor in _layer_tensors(layer).items()
+    }
+    data: bytes = safetensors.torch.save(tensors)
+    return data
+
+
+def read_statistics(path: Path, key: LayerKey) -> LayerStatistics:
+    """Read one layer's statistics.
+
+    Raises:
+        BadShardError: the file can't be read or lacks them.
+    """
+    prefix = layout.layer_folder(*key) + "/"
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {
+                name.removeprefix(prefix): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118 - no mapping, only has this method
+                if name.startswith(prefix)
+            }
+        return _layer_of(tensors)
+    except KeyError as error:
+        raise BadShardError(f"{path}: no usable statistics of {prefix[:-1]} (no {error})") from error
+    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, IndexError) as error:
+        raise BadShardError(f"{path}: no usable statistics of {prefix[:-1]} ({error})") from error
+
+
+def merge_files(paths: Iterable[Path], keys: Iterable[LayerKey]) -> bytes:
+    """The contents of the merged file, from the shards' files in shard order."""
+    shards = list(paths)
+    # One shard of one layer in memory at a time, beside the sums.
+    return statistics_bytes(
+        {key: reduce(LayerStatistics.merged, (read_statistics(path, key) for path in shards)) for key in keys}
+    )
+
+
+def _layer_tensors(layer: LayerStatistics) -> dict[str, torch.Tensor]:
+    splits = layer.splits
+    tensors = {
+        "count": torch.tensor([split.n_rows for split in splits], dtype=torch.int64),
+        "mean": torch.stack([split.mean for split in splits]),
+        "mean_square": torch.stack([split.mean_square for split in splits]),
+        "mean_norm": torch.tensor([split.mean_norm for split in splits], dtype=torch.float64),
+        "max_abs": torch.tensor([split.max_abs for split in splits], dtype=torch.float64),
+    }
+    means = [split.by_label for split in splits if split.by_label is not None]
+    if means:
+        tensors["by_label/count"] = torch.stack([label.n_rows for label in means])
+        tensors["by_label/mean"] = torch.stack([label.mean for label in means])
+    if layer.storage_error is not None:
+        for name, field in _ERROR.items():
+            value = getattr(layer.storage_error, field)
+            tensors[f"storage_error/{name}"] = torch.tensor(value, dtype=torch.float64)
+    return tensors
+
+
+def _layer_of(tensors: Tensors) -> LayerStatistics:
+    error = None
+    if "storage_error/count" in tensors:
+        values = {field: float(tensors[f"storage_error/{name}"]) for name, field in _ERROR.items()}
+        error = StorageError(int(values.pop("n_rows")), **values)
+    return LayerStatistics(tuple(_split_of(tensors, place) for place in range(len(SPLITS))), error)
+
+
+def _split_of(tensors: Tensors, place: int) -> RowStatistics:
+    by_label = None
+    if "by_label/count" in tensors:
+        by_label = LabelMeans(tensors["by_label/count"][place], tensors["by_label/mean"][place])
+    return RowStatistics(
+        int(tensors["count"][place]),
+        tensors["mean"][place],
+        tensors["mean_square"][place],
+        float(tensors["mean_norm"][place]),
+        float(tensors["max_abs"][place]),
+        by_label,
+    )
