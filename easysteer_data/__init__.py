@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from easysteer_data.hidden_states import CaptureResult, capture
     from easysteer_data.probes import LinearProbe
     from easysteer_data.select import SelectSpec
-    from easysteer_data.shards import Run, decode_safetensors, open_run, unpack_rows
+    from easysteer_data.shards import Run, decode_safetensors, open_run, unpack_prompts, unpack_rows
     from easysteer_data.verify import verify_run
 
 _HOMES = {
@@ -28,6 +28,7 @@ _HOMES = {
     "decode_safetensors": "shards",
     "open_llm": "engine.open",
     "open_run": "shards",
+    "unpack_prompts": "shards",
     "unpack_rows": "shards",
     "verify_run": "verify",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "decode_safetensors",
     "open_llm",
     "open_run",
+    "unpack_prompts",
     "unpack_rows",
     "verify_run",
 ]

@@ -13,6 +13,9 @@ T = TypeVar("T", "RowFilter", "RowOrder", "LoaderOptions")
 Shuffle = Literal["rows", "blocks", "none"]
 Balance = Literal["none", "undersample", "oversample", "weights"]
 StartMethod = Literal["fork", "spawn", "forkserver"]
+ServedDtype = Literal["float16", "bfloat16", "float32", "float64"]
+Normalisation = Literal["none", "center", "standardise", "unit_norm", "mean_norm"]
+Tail = Literal["spread", "drop", "pad"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,11 @@ from torch.utils.data import DataLoader
 
 from easysteer_data.data_options import (
     LoaderOptions,
+    Normalisation,
     RowFilter,
     RowOrder,
+    ServedDtype,
+    Tail,
     check_choice,
     coerce_options,
     plain_options,
@@ -29,7 +32,6 @@ from easysteer_data.errors import BadShardError, SettingsError
 from easysteer_data.serving import (
     NORMALISATIONS,
     ActivationLoader,
-    Normalisation,
     Normaliser,
     ServedLayers,
     ShuffleQuality,
@@ -39,7 +41,7 @@ from easysteer_data.serving import (
     resume_sampler,
 )
 from easysteer_data.serving.dataset import ActivationDataset, Batch
-from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress, Tail
+from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress
 from easysteer_data.shards import LabelHeader, Run, inspect_run, open_run
 from easysteer_data.types import Split, Stream
 
@@ -99,7 +101,7 @@ class ActivationDataModule(LightningDataModule):
         batch_size: int | None = 256,
         num_workers: int = 0,
         seed: int = 0,
-        dtype: Literal["float16", "bfloat16", "float32", "float64"] = "float32",
+        dtype: ServedDtype = "float32",
         tail: Tail = "spread",
         labelled_only: bool = False,
         rows: RowFilter | Mapping[str, Any] | None = None,

@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from easysteer_data.corpus.settings import CorpusSettings
+from easysteer_data.data_options import LoaderOptions, Normalisation, RowFilter, RowOrder, ServedDtype, Tail
 from easysteer_data.errors import SettingsError
 from easysteer_data.tokens import OverLong
-from easysteer_data.types import Gates, Stream
+from easysteer_data.types import Gates, OnExisting, Stream
 
 T = TypeVar("T")
 StorageDtype = Literal["float32", "bfloat16", "float16", "float8_e4m3", "int8"]
-OnExisting = Literal["resume", "fail", "overwrite"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,15 @@ class DataSettings:
         layers: one layer, a list of layers, or None for all.
         batch_size: rows a batch, None = a whole split at once, as the solver "lbfgs" needs.
         num_workers: loader processes.
-        seed: of the order of training rows.
+        seed: of the order of training rows, and of the draw of `rows.limit`.
+        dtype: element type of the rows that are served.
+        tail: what becomes of training rows that fill no whole batch, see `serving.sampler.BatchPlan`.
+        labelled_only: leave out rows without a label.
+        rows: which rows are served.
+        order: of the training rows.
+        loading: of loader processes.
+        normalise: how rows are brought to a common scale, see `serving.normalise.Normaliser`.
+        check: of the run's files: "cheap" looks for presence, size and index, "full" reads all bytes.
     """
 
     stream: Stream = "hidden_states"
@@ -129,6 +137,18 @@ class DataSettings:
     batch_size: int | None = None
     num_workers: int = 0
     seed: int = 0
+    dtype: ServedDtype = "float32"
+    tail: Tail = "spread"
+    labelled_only: bool = False
+    rows: RowFilter = field(default_factory=RowFilter)
+    order: RowOrder = field(default_factory=RowOrder)
+    loading: LoaderOptions = field(default_factory=LoaderOptions)
+    normalise: Normalisation = "none"
+    check: Literal["cheap", "full"] = "cheap"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `ActivationDataModule`, all but the run."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +171,10 @@ class VerifySettings:
     """How a run is compared with Hugging Face, which loads `model.path`.
 
     Attributes:
-        run: the run's folder, None = the experiment's own.
         n: prompts to sample.
         seed: of the sample.
     """
 
-    run: str | None = None
     n: int = 32
     seed: int = 0
 

@@ -16,6 +16,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 Gates = Literal["raise", "count"]
 Reduce = Literal["last", "mean"]
+OnExisting = Literal["resume", "fail", "overwrite"]
 
 Label = str | int | float | bool
 

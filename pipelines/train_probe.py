@@ -22,14 +22,7 @@ def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     """Train a logistic probe on the experiment's captured run; print and write the figures."""
     out = Path(settings.out)
     data, probe = settings.data, settings.probe
-    datamodule = ActivationDataModule(
-        run_folder(settings),
-        layers=data.layers,
-        stream=data.stream,
-        batch_size=data.batch_size,
-        num_workers=data.num_workers,
-        seed=data.seed,
-    )
+    datamodule = ActivationDataModule(run_folder(settings), **data.arguments())
     report = fit_linear_probe(
         datamodule,
         C=probe.C,

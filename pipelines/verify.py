@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from easysteer_data.errors import RunError
 from easysteer_data.run_folders import run_folder
@@ -20,8 +19,7 @@ from .stage import run_stage
 def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     """Compare sampled prompts of the experiment's captured run with Hugging Face; an error if they differ."""
     verify = settings.verify
-    run = run_folder(settings) if verify.run is None else Path(verify.run)
-    report = verify_run(run, model=settings.model.path, n=verify.n, seed=verify.seed)
+    report = verify_run(run_folder(settings), model=settings.model.path, n=verify.n, seed=verify.seed)
     sys.stdout.write(f"{report.table()}\n")
     sys.stdout.flush()
     if not report.passed:

@@ -73,9 +73,9 @@ def test_unusable_values_are_refused_by_key(override: str, message: str) -> None
 
 
 def test_verify_reads_the_experiments_own_run_unless_one_is_named() -> None:
-    assert settings("verify", "experiment=demo").verify == VerifySettings(run=None, n=32, seed=0)
-    named = settings("verify", "verify.run=some/run", "verify.n=8", "verify.seed=1").verify
-    assert named == VerifySettings(run="some/run", n=8, seed=1)
+    assert settings("verify", "experiment=demo").verify == VerifySettings(n=32, seed=0)
+    named = settings("verify", "run=some/run", "verify.n=8", "verify.seed=1")
+    assert (named.run, named.verify) == ("some/run", VerifySettings(n=8, seed=1))
 
 
 def test_a_missing_key_is_named() -> None:

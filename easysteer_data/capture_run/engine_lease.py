@@ -70,7 +70,7 @@ class EngineLease:
         }
 
     def _layers(self, stream: Stream) -> list[int]:
-        """The asked layers that have the stream, None = all; some may lack it, as dense ones among experts."""
+        """The asked layers that have the stream; some may lack it, as dense ones among experts."""
         there = self.engine.shape(stream, None).layer_ids
         asked = self._plan.settings.capture.layers
         chosen = [layer_id for layer_id in there if asked is None or layer_id in asked]

@@ -14,6 +14,9 @@ from easysteer_data.errors import CorpusError, SettingsError
 
 PREFIX = "hf:"
 
+# One of these is in a folder that save_to_disk wrote, of one split or of several.
+_SAVED = ("state.json", "dataset_dict.json")
+
 
 def read_hub(path: str, split: str, config: str | None) -> Iterator[Record]:
     """Yield the rows of "hf:NAME" or "hf:FOLDER"; the source tells the 1-based row, as `hf:NAME[split]:row`.
@@ -27,17 +30,19 @@ def read_hub(path: str, split: str, config: str | None) -> Iterator[Record]:
     name = path.removeprefix(PREFIX)
     if not name:
         raise SettingsError(f"corpus.path is {path!r}; give a data set's name or folder behind {PREFIX}")
+    datasets = _import_datasets()
     row = 0
     try:
-        for row, columns in enumerate(_rows(name, split, config), start=1):
+        for row, columns in enumerate(_rows(datasets, name, split, config), start=1):
             yield Record(f"{path}[{split}]:{row}", columns)
-    except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, CorpusError | SettingsError):
-            raise
+    except CorpusError:
+        raise
+    # RuntimeError: the data set is a script, which would have to be run.
+    except (datasets.exceptions.DatasetsError, OSError, ValueError, KeyError, RuntimeError) as error:
         raise CorpusError(f"{path}[{split}]: can't be read after row {row}: {error}") from error
 
 
-def _rows(name: str, split: str, config: str | None) -> Iterable[Mapping[str, Any]]:
+def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError as error:
@@ -45,10 +50,13 @@ def _rows(name: str, split: str, config: str | None) -> Iterable[Mapping[str, An
             "corpus.path begins with hf: but the package datasets is not installed; "
             "pip install 'easysteer-data[hf]'"
         ) from error
+    return datasets
+
+
+def _rows(datasets: Any, name: str, split: str, config: str | None) -> Iterable[Mapping[str, Any]]:
     folder = Path(name).expanduser()
     if folder.is_dir():
-        saved = [folder, folder / split] if (folder / "dataset_dict.json").is_file() else [folder]
-        if any((place / "state.json").is_file() for place in saved):
+        if any((folder / file).is_file() for file in _SAVED):
             return _saved_rows(datasets, folder, split)
         name = str(folder)
     elif name.startswith(("/", ".", "~")):

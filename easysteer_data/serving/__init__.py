@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from easysteer_data.serving.layers import ServedLayers
 from easysteer_data.serving.loader import ActivationLoader, loader_arguments, resume_sampler
-from easysteer_data.serving.normalise import NORMALISATIONS, Normalisation, Normaliser, fit_normaliser
+from easysteer_data.serving.normalise import NORMALISATIONS, Normaliser, fit_normaliser
 from easysteer_data.serving.order import EpochOrder, ShuffleQuality, shuffle_quality
 from easysteer_data.serving.rows import choose_rows
 from easysteer_data.serving.split_rows import SplitRows
@@ -13,7 +13,6 @@ __all__ = [
     "NORMALISATIONS",
     "ActivationLoader",
     "EpochOrder",
-    "Normalisation",
     "Normaliser",
     "ServedLayers",
     "ShuffleQuality",

@@ -58,7 +58,7 @@ class ActivationDataset(Dataset[Batch]):
         """One row without the axis B, or the batch of an int64 array of places in `rows`."""
         if isinstance(index, int):
             return {name: values[0] for name, values in self.__getitems__([index]).items()}
-        return self._batch(self.rows[torch.from_numpy(index)])
+        return self._batch(self.rows.index_select(0, torch.from_numpy(index)))
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The batch of a list of places, as a DataLoader with `batch_size` asks for it."""
@@ -71,12 +71,12 @@ class ActivationDataset(Dataset[Batch]):
         index = self._run.index
         batch = {
             "x": x.squeeze(1) if self._one_layer else x,
-            "prompt": index.prompt[rows],
-            "position": index.position[rows],
-            "token_id": index.token_id[rows],
+            "prompt": index.prompt.index_select(0, rows),
+            "position": index.position.index_select(0, rows),
+            "token_id": index.token_id.index_select(0, rows),
         }
         if self._run.labels is not None:
-            batch["y"] = self._run.labels[rows]
+            batch["y"] = self._run.labels.index_select(0, rows)
             if self._class_weights is not None:
                 batch["weight"] = self._class_weights[batch["y"]]
         return batch

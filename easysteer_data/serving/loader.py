@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -16,11 +18,15 @@ from easysteer_data.serving.sampler import BatchSampler, Progress
 
 Batch = dict[str, torch.Tensor]
 
+# Rows of batches that lie beside each other in memory, where they are loaded in this process.
+_GATHERED_BYTES = 4 * 2**20
+
 
 class ActivationLoader(DataLoader[Batch]):
     """A DataLoader over a BatchSampler whose `state_dict` says how many batches it has handed out.
 
-    Loader processes read ahead; what they have read and nobody has taken does not count.
+    Loader processes read ahead; what they have read and nobody has taken does not count. Without loader
+    processes, small batches are views of a few MiB that were gathered at once.
 
     Attributes:
         identity: plain values that determine the order of rows; a state of others is refused.
@@ -33,9 +39,24 @@ class ActivationLoader(DataLoader[Batch]):
         """The rest of the epoch that the sampler is set to when the first batch is asked for."""
         # A generator: Lightning makes the first iterator of a fit before it sets the epoch.
         epoch, n_done = self._sampler.epoch, self._sampler.n_batches_done
-        for number, batch in enumerate(super().__iter__(), start=n_done + 1):
+        batches = self._batches_of_this_process() if self.num_workers == 0 else super().__iter__()
+        for number, batch in enumerate(batches, start=n_done + 1):
             self._taken = (epoch, number)
             yield batch
+
+    def _batches_of_this_process(self) -> Iterator[Batch]:
+        """Gather some MiB at once and hand out views: a batch of its own costs as much again in calls."""
+        steps = iter(self._sampler)
+        n_steps = 1
+        while places := [*islice(steps, n_steps)]:
+            gathered: Batch = self.dataset[np.concatenate(places)]
+            if self.pin_memory:
+                gathered = {name: values.pin_memory() for name, values in gathered.items()}
+            sizes = [len(step) for step in places]
+            parts = {name: torch.split(values, sizes) for name, values in gathered.items()}
+            for step in range(len(places)):
+                yield {name: part[step] for name, part in parts.items()}
+            n_steps = max(1, _GATHERED_BYTES * len(places) // max(gathered["x"].nbytes, 1))
 
     @property
     def n_taken(self) -> int:

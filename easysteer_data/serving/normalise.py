@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
+from easysteer_data.data_options import Normalisation
 from easysteer_data.shards import Run
 from easysteer_data.types import Stream
 
-Normalisation = Literal["none", "center", "standardise", "unit_norm", "mean_norm"]
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 
 # Elements of rows that are held in float64 at once while they are measured: 128 MiB.

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler
 
+from easysteer_data.data_options import Tail
 from easysteer_data.errors import SettingsError
 
 RowNumbers = npt.NDArray[np.int64]
 
-Tail = Literal["spread", "drop", "pad"]
 TAILS: tuple[Tail, ...] = get_args(Tail)
 
 

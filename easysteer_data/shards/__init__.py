@@ -13,10 +13,14 @@ from easysteer_data.shards.opening import open_run
 from easysteer_data.shards.plan import plan_shards
 from easysteer_data.shards.reader import Run
 from easysteer_data.shards.repair import repair_run
-from easysteer_data.shards.resume import OnExisting
 from easysteer_data.shards.statistics import LabelMeans, RowStatistics
 from easysteer_data.shards.storage import StorageError
-from easysteer_data.shards.webdataset_stages import decode_safetensors, dequantise_packs, unpack_rows
+from easysteer_data.shards.webdataset_stages import (
+    decode_safetensors,
+    dequantise_packs,
+    unpack_prompts,
+    unpack_rows,
+)
 from easysteer_data.shards.writer import RunWriter
 
 __all__ = [
@@ -25,7 +29,6 @@ __all__ = [
     "LabelHeader",
     "LabelMeans",
     "Manifest",
-    "OnExisting",
     "RowStatistics",
     "Run",
     "RunHeader",
@@ -43,5 +46,6 @@ __all__ = [
     "open_run",
     "plan_shards",
     "repair_run",
+    "unpack_prompts",
     "unpack_rows",
 ]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -66,7 +67,7 @@ def read_prompt_table(path: Path, prompts: tuple[int, int], columns: Sequence[st
         table = file.read(columns=["index", *(columns or [])] if columns is not None else None)
     except (pa.ArrowException, OSError) as error:
         raise BadShardError(f"{path}: can't be read ({error})") from error
-    if table["index"].to_pylist() != list(range(*prompts)):
+    if not np.array_equal(table["index"].to_numpy(), np.arange(*prompts)):
         raise BadShardError(f"{path}: does not hold prompts {prompts[0]} to {prompts[1] - 1} in order")
     return table if columns is None else table.select(list(columns))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
@@ -139,11 +140,11 @@ class Run:
     def row_splits(self) -> NDArray[np.int8]:
         """Split of every row, as its place in SPLITS: 0 train, 1 validation, 2 test."""
         table = self.prompts(["split", "n_rows"])
-        codes = {split: code for code, split in enumerate(SPLITS)}
-        try:
-            splits = np.array([codes[split] for split in table["split"].to_pylist()], dtype=np.int8)
-        except KeyError as error:
-            raise BadShardError(f"{self.path}: the prompt table has the unknown split {error}") from error
+        found = pc.index_in(table["split"], value_set=pa.array(SPLITS))
+        if found.null_count:
+            unknown = table["split"].filter(found.is_null())[0].as_py()
+            raise BadShardError(f"{self.path}: the prompt table has the unknown split {unknown!r}")
+        splits = found.to_numpy().astype(np.int8)
         n_rows = table["n_rows"].to_numpy()
         if n_rows.min() < 0 or n_rows.sum() != self.n_rows:
             raise BadShardError(f"{self.path}: the prompt table counts other rows than the shards hold")

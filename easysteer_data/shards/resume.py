@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from easysteer_data.errors import RunError, SettingsMismatchError
 from easysteer_data.shards import layout
@@ -25,8 +25,7 @@ from easysteer_data.shards.journal import ShardEntry, journal_bytes, read_journa
 from easysteer_data.shards.lock import LOCK, FolderLock
 from easysteer_data.shards.manifest import check_entry
 from easysteer_data.shards.overwrite import remove_run
-
-OnExisting = Literal["resume", "fail", "overwrite"]
+from easysteer_data.types import OnExisting
 
 # The fingerprint stands for all of these; they are compared too, in case a caller's fingerprint does not.
 _FIXED = ("fingerprint", "streams", "label", "plan", "pack_bytes", "rows")

@@ -73,6 +73,27 @@ def unpack_rows(samples: Iterable[dict[str, object]]) -> Iterator[dict[str, obje
             yield {"x": x.clone(), **{name: column[row] for name, column in columns.items()}}
 
 
+def unpack_prompts(samples: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Stage for `.compose(unpack_prompts)` behind `decode_safetensors`: one sample a prompt that has rows.
+
+    Yields:
+        `x` [n, width] in the storage dtype, float32 where there are scales, `position` and `token_id` [n],
+        and scalar tensors `prompt`, and `label` if the run has labels.
+
+    Raises:
+        BadShardError: a sample is no decoded pack.
+    """
+    for sample in samples:
+        columns = _float_tensors(sample, "unpack_prompts")
+        columns["x"] = columns.pop("rows")
+        _, n_rows = torch.unique_consecutive(columns["prompt"], return_counts=True)
+        sizes = n_rows.tolist()
+        parts = {name: torch.split(column, sizes) for name, column in columns.items()}
+        for place in range(len(sizes)):
+            prompt = {name: part[place].clone() for name, part in parts.items()}
+            yield {name: x[0] if name in ("prompt", "label") else x for name, x in prompt.items()}
+
+
 def _float_tensors(sample: dict[str, object], stage: str) -> dict[str, torch.Tensor]:
     """The tensors of a pack, its rows as floats."""
     tensors = sample.get("safetensors")

@@ -26,12 +26,12 @@ from easysteer_data.shards.manifest import Manifest
 from easysteer_data.shards.measure import group_rows, measure
 from easysteer_data.shards.pack import packs_of
 from easysteer_data.shards.prompt_table import prompt_table_bytes
-from easysteer_data.shards.resume import OnExisting, claim_folder, lock_folder
+from easysteer_data.shards.resume import claim_folder, lock_folder
 from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
 from easysteer_data.shards.statistics import LayerStatistics, RowStatistics
 from easysteer_data.shards.statistics_file import merge_files, statistics_bytes
 from easysteer_data.shards.storage import StorageError
-from easysteer_data.types import CapturedShard
+from easysteer_data.types import CapturedShard, OnExisting
 
 
 class RunWriter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import subprocess
@@ -114,7 +113,7 @@ def test_code_that_a_folder_holds_is_never_run(folders: dict[str, Path], tmp_pat
     marker = tmp_path / "ran"
     (folder / "set.py").write_text(f"open({str(marker)!r}, 'w')\n")
     (folder / "train.jsonl").write_bytes((folders["jsonl"] / "train.jsonl").read_bytes())
-    with contextlib.suppress(CorpusError):
+    with pytest.raises(CorpusError, match=r"set\[train\]: can't be read after row 0: Dataset scripts are no"):
         read(f"hf:{folder}")
     assert not marker.exists()
 

@@ -78,7 +78,7 @@ def test_verify_ends_with_the_worst_row_of_a_run_that_does_not_match(
     done = run(
         "-m",
         "pipelines.verify",
-        f"verify.run={altered}",
+        f"run={altered}",
         f"model.path={tiny_model}",
         f"out={tmp_path / 'out'}",
     )

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from easysteer_data.data_options import Tail
 from easysteer_data.errors import SettingsError
 from easysteer_data.serving.order import EpochOrder
-from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress, Tail
+from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress
 
 N_ROWS = st.integers(1, 300)
 BATCH_SIZE = st.none() | st.integers(1, 70)
