@@ -14,6 +14,9 @@ from easysteer_data.errors import SettingsError
 from easysteer_data.types import STREAMS, Stream
 
 _SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
+# The CPU's attention divides a prompt's keys between cores by what else is in the batch, and adds the parts in
+# another order then: rows differ in the last bit, and a continued run in its bytes. Read at every step.
+_SPLIT_KEYS = "VLLM_CPU_ATTN_SPLIT_KV"
 
 WORKERS = {
     "cpu": "easysteer_data.engine.worker_cpu.CPUTapWorker",
@@ -50,6 +53,9 @@ def open_llm(
 ) -> Any:
     """Open a vLLM `LLM` that is ready for `easysteer_data.hidden_states.capture`.
 
+    On the CPU a prompt's rows are the same bits in every batch; for that, VLLM_CPU_ATTN_SPLIT_KV is set to 0
+    in this process, unless it is set already.
+
     Args:
         model: folder or name of the model, as for `LLM`.
         streams: streams to tap.
@@ -64,6 +70,7 @@ def open_llm(
     check_vllm_version()
     from vllm import LLM
 
+    os.environ.setdefault(_SPLIT_KEYS, "0")
     arguments = tap_arguments(streams, layers)
     arguments["additional_config"] |= llm_kwargs.pop("additional_config", None) or {}
     with _multiprocessing(None if in_process is None else not in_process):

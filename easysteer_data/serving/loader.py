@@ -19,7 +19,7 @@ from easysteer_data.serving.sampler import BatchSampler, Progress
 Batch = dict[str, torch.Tensor]
 
 # Rows of batches that lie beside each other in memory, where they are loaded in this process.
-_GATHERED_BYTES = 4 * 2**20
+_GATHERED_BYTES = 16 * 2**20
 
 
 class ActivationLoader(DataLoader[Batch]):

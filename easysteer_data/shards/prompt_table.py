@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +55,9 @@ def prompt_table_bytes(prompts: Sequence[CapturedPrompt], label: LabelHeader) ->
     return data
 
 
-def read_prompt_table(path: Path, prompts: tuple[int, int], columns: Sequence[str] | None) -> pa.Table:
+def read_prompt_table(
+    path: Path | BinaryIO, prompts: tuple[int, int], columns: Sequence[str] | None
+) -> pa.Table:
     """Read one shard's table, all columns or some.
 
     Raises:

@@ -1,0 +1,227 @@
+"""Rows of a run on a server that drops connections: the same rows, in equally many batches on every rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from easysteer_data.errors import BadShardError, RunError, SettingsError
+from easysteer_data.shards.remote_files import FileCache, RemoteFiles
+from easysteer_data.shards.streaming import RemoteRun, StreamedRows, plan_batches
+from tests.runs import MadeRows, random_rows, write_run
+
+
+class Server(BaseHTTPRequestHandler):
+    """Files of a folder, in ranges; breaks off every `drop`-th answer in its middle."""
+
+    def __init__(self, state: dict[str, Any], *arguments: Any) -> None:
+        self.state = state
+        super().__init__(*arguments)
+
+    def do_HEAD(self) -> None:
+        self.do_GET(body=False)
+
+    def do_GET(self, body: bool = True) -> None:
+        path = self.state["folder"] / self.path.lstrip("/")
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data = path.read_bytes()
+        n_bytes = len(data)
+        wanted = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted:
+            start, stop = int(wanted[1]), min(int(wanted[2] or n_bytes - 1) + 1, n_bytes)
+            data = data[start:stop]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{n_bytes}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+        if body:
+            self.state["n"] += 1
+            drops = self.state["drop"] and self.state["n"] % self.state["drop"] == 0
+            self.wfile.write(data[: len(data) // 2] if drops else data)
+            self.state["dropped"] += bool(drops)
+        self.close_connection = True
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def rows() -> MadeRows:
+    return random_rows(n_prompts=60)
+
+
+@pytest.fixture(scope="module")
+def folder(rows: MadeRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("run") / "run", rows, n_shards=5)
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[dict[str, Any]]:
+    state: dict[str, Any] = {"folder": folder, "n": 0, "drop": 3, "dropped": 0}
+    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, state))
+    thread = threading.Thread(target=http.serve_forever)
+    thread.start()
+    yield state | {"url": f"http://127.0.0.1:{http.server_address[1]}", "state": state}
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def places(rows: MadeRows, batches: list[Any]) -> list[int]:
+    place = {
+        pair: row for row, pair in enumerate(zip(rows.prompt.tolist(), rows.position.tolist(), strict=True))
+    }
+    return [
+        place[pair]
+        for batch in batches
+        for pair in zip(batch["prompt"].tolist(), batch["position"].tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("n_ranks", "num_workers"), [(1, 0), (2, 0), (3, 0), (2, 2)])
+def test_every_rank_gets_equally_many_batches_and_each_row_once(
+    rows: MadeRows, folder: Path, n_ranks: int, num_workers: int
+) -> None:
+    run = RemoteRun(RemoteFiles(folder.as_uri()))
+    orders = []
+    for epoch in range(2):
+        served, lengths = [], set()
+        for rank in range(n_ranks):
+            data = StreamedRows(
+                run,
+                "hidden_states",
+                2,
+                batch_size=8,
+                buffer_rows=20,
+                n_ranks=n_ranks,
+                rank=rank,
+                num_workers=num_workers,
+                epoch=epoch,
+            )
+            batches = list(DataLoader(data, batch_size=None, num_workers=num_workers))
+            assert len(batches) == len(data)
+            assert max(len(batch["x"]) for batch in batches) <= 8
+            lengths.add(len(batches))
+            served += batches
+        order = places(rows, served)
+        assert len(lengths) == 1
+        assert sorted(order) == rows.rows_of("train").tolist()
+        np.testing.assert_array_equal(torch.cat([b["x"] for b in served]), rows.x[order, 1])
+        np.testing.assert_array_equal(torch.cat([b["y"] for b in served]), rows.y[order])
+        np.testing.assert_array_equal(torch.cat([b["token_id"] for b in served]), rows.token_id[order])
+        orders.append(order)
+    assert orders[0] != orders[1]
+
+
+def test_without_a_seed_rows_come_in_the_order_of_the_run(rows: MadeRows, folder: Path) -> None:
+    run = RemoteRun(RemoteFiles(folder.as_uri()))
+    data = StreamedRows(run, "hidden_states", 0, "validation", batch_size=4, seed=None)
+    assert places(rows, list(data)) == rows.rows_of("validation").tolist()
+
+
+def test_a_server_that_drops_connections_serves_every_row(
+    rows: MadeRows, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
+    run = RemoteRun(RemoteFiles(server["url"]))
+    batches = list(StreamedRows(run, "hidden_states", 5, batch_size=8))
+    order = places(rows, batches)
+    assert sorted(order) == rows.rows_of("train").tolist()
+    np.testing.assert_array_equal(torch.cat([b["x"] for b in batches]), rows.x[order, 2])
+    assert server["state"]["dropped"] > 3
+
+
+def test_a_server_that_answers_no_more_is_an_error_with_the_url(
+    server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
+    server["state"]["drop"] = 1
+    with pytest.raises(RunError, match=r"http://127.*/manifest.json: can't be read, 6 tries, the last: "):
+        RemoteRun(RemoteFiles(server["url"]))
+    assert server["state"]["n"] == 6
+    server["state"]["drop"] = 0
+    with pytest.raises(BadShardError, match=r"nowhere/manifest.json: missing"):
+        RemoteRun(RemoteFiles(server["url"] + "/nowhere"))
+
+
+def test_a_command_that_prints_files_serves_every_row(rows: MadeRows, folder: Path) -> None:
+    run = RemoteRun(RemoteFiles(f"pipe:cat {folder}/{{}}"))
+    batches = list(StreamedRows(run, "hidden_states", 5, batch_size=8))
+    assert sorted(places(rows, batches)) == rows.rows_of("train").tolist()
+
+
+def test_a_second_epoch_is_read_from_the_cache_which_keeps_to_its_size(
+    rows: MadeRows, server: dict[str, Any], tmp_path: Path
+) -> None:
+    server["state"]["drop"] = 0
+
+    def epoch(max_bytes: int) -> int:
+        cache = FileCache(tmp_path / str(max_bytes), max_bytes)
+        run = RemoteRun(RemoteFiles(server["url"], cache=cache))
+        data = StreamedRows(run, "hidden_states", 0, batch_size=8)
+        len(data)
+        before = server["state"]["n"]
+        assert sorted(places(rows, list(data))) == rows.rows_of("train").tolist()
+        held = sum(path.stat().st_size for path in cache.folder.iterdir())
+        assert held <= max_bytes
+        assert held > 0
+        return int(server["state"]["n"] - before)
+
+    first, second = epoch(2**20), epoch(2**20)
+    assert (first, second) == (5 + 0, 0)
+    largest = max(os.path.getsize(p) for p in server["folder"].glob("hidden_states/layer-000/*.tar"))  # noqa: PTH202
+    assert epoch(2 * largest) > 0
+    assert epoch(2 * largest) > 0
+
+
+def test_an_altered_file_is_not_cached(tmp_path: Path, rows: MadeRows) -> None:
+    forged = write_run(tmp_path / "forged", rows, n_shards=5)
+    tar = forged / "hidden_states/layer-000/shard-000001.tar"
+    data = bytearray(tar.read_bytes())
+    data[700] ^= 1
+    tar.write_bytes(data)
+    files = RemoteFiles(forged.as_uri(), cache=FileCache(tmp_path / "cache", 2**20))
+    with pytest.raises(BadShardError, match=r"shard-000001.tar: altered"):
+        list(StreamedRows(RemoteRun(files), "hidden_states", 0, batch_size=8))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 60), min_size=2, max_size=2), min_size=1, max_size=4), st.integers(1, 9)
+)
+def test_batches_are_equally_many_on_all_ranks_and_never_too_large(n_rows: Any, batch_size: int) -> None:
+    try:
+        batches = plan_batches(n_rows, batch_size)
+    except SettingsError:
+        fewest = [sum(-(-rows // batch_size) for rows in rank) for rank in n_rows]
+        assume(False)
+        assert any(sum(rank) < max(fewest) for rank in n_rows)
+    assert len({sum(rank) for rank in batches}) == 1
+    for rows, n in zip(n_rows, batches, strict=True):
+        for one, count in zip(rows, n, strict=True):
+            assert (count == 0) == (one == 0)
+            assert count <= one <= count * batch_size
+
+
+def test_a_rank_without_rows_and_a_wrong_number_of_workers_are_refused(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="rank 1 has 0 rows for 3 batches: use fewer ranks"):
+        plan_batches([[5], [0]], 2)
+    data = StreamedRows(RemoteRun(RemoteFiles(folder.as_uri())), "hidden_states", 0, num_workers=2)
+    with pytest.raises(SettingsError, match="must have num_workers=2"):
+        next(iter(data))
