@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from easysteer_data.probes import LinearProbe
     from easysteer_data.select import SelectSpec
     from easysteer_data.shards import Run, decode_safetensors, open_run, unpack_prompts, unpack_rows
+    from easysteer_data.streaming_datamodule import StreamingDataModule
     from easysteer_data.verify import verify_run
 
 _HOMES = {
@@ -23,6 +24,7 @@ _HOMES = {
     "LinearProbe": "probes",
     "Run": "shards",
     "SelectSpec": "select",
+    "StreamingDataModule": "streaming_datamodule",
     "capture": "hidden_states",
     "close_llm": "engine.open",
     "decode_safetensors": "shards",
@@ -39,6 +41,7 @@ __all__ = [
     "LinearProbe",
     "Run",
     "SelectSpec",
+    "StreamingDataModule",
     "capture",
     "close_llm",
     "decode_safetensors",

@@ -14,6 +14,7 @@ Shuffle = Literal["rows", "blocks", "none"]
 Balance = Literal["none", "undersample", "oversample", "weights"]
 StartMethod = Literal["fork", "spawn", "forkserver"]
 ServedDtype = Literal["float16", "bfloat16", "float32", "float64"]
+DTYPES: tuple[ServedDtype, ...] = get_args(ServedDtype)
 Normalisation = Literal["none", "center", "standardise", "unit_norm", "mean_norm"]
 Tail = Literal["spread", "drop", "pad"]
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import torch
 from lightning import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import distributed
 from torch.utils.data import DataLoader
 
 from easysteer_data.data_options import (
+    DTYPES,
     LoaderOptions,
     Normalisation,
     RowFilter,
@@ -38,19 +38,13 @@ from easysteer_data.serving import (
     SplitRows,
     fit_normaliser,
     loader_arguments,
+    ranks,
     resume_sampler,
 )
 from easysteer_data.serving.dataset import ActivationDataset, Batch
 from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress
 from easysteer_data.shards import LabelHeader, Run, inspect_run, open_run
 from easysteer_data.types import Split, Stream
-
-DTYPES = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 
 
 class ActivationDataModule(LightningDataModule):
@@ -130,7 +124,7 @@ class ActivationDataModule(LightningDataModule):
         self._batch_size = batch_size
         self._num_workers = num_workers
         self._seed = seed
-        self._dtype = DTYPES[dtype]
+        self._dtype = getattr(torch, dtype)
         self._tail: Tail = tail
         self._labelled_only = labelled_only
         self._normalise: Normalisation = normalise
@@ -214,7 +208,7 @@ class ActivationDataModule(LightningDataModule):
         """The train split, shuffled anew each epoch; what is left of a resumed epoch."""
         dataset = self.dataset("train")
         order = self._rows.train_order
-        n_ranks, rank = _ranks()
+        n_ranks, rank = ranks()
         sampler = BatchSampler(BatchPlan(len(order), self._batch_size, n_ranks, self._tail), rank, order)
         loader = self._loader_of(dataset, sampler)
         loader.identity = self._rows.identity
@@ -241,7 +235,7 @@ class ActivationDataModule(LightningDataModule):
     def ordered_dataloader(self, split: Split | None = None) -> DataLoader[Batch]:
         """Every row of a split, or of all splits, once, in the run's order, shared between the ranks."""
         dataset = self.dataset(split)
-        n_ranks, rank = _ranks()
+        n_ranks, rank = ranks()
         return self._loader_of(
             dataset, BatchSampler(BatchPlan(len(dataset), self._batch_size, n_ranks), rank)
         )
@@ -304,10 +298,3 @@ class ActivationDataModule(LightningDataModule):
         if len(sampler) != len(sampler.plan):
             self._reload_every = trainer.reload_dataloaders_every_n_epochs
             trainer.reload_dataloaders_every_n_epochs = 1
-
-
-def _ranks() -> tuple[int, int]:
-    """Number of processes that share every epoch, and this one's number."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size(), distributed.get_rank()
-    return 1, 0

@@ -20,6 +20,7 @@ from easysteer_data.data_options import LoaderOptions, RowFilter
 from easysteer_data.datamodule import ActivationDataModule
 from easysteer_data.errors import BadShardError, RunError, SettingsError
 from easysteer_data.serving.sampler import BatchPlan, BatchSampler
+from easysteer_data.settings import DataSettings, build
 from tests.recorder import Recorder, trainer
 from tests.runs import MadeRows, random_rows, write_run
 
@@ -366,3 +367,29 @@ def test_altered_bytes_are_found_on_request(rows: MadeRows, tmp_path: Path) -> N
 def test_an_unknown_choice_is_refused(run: Path, argument: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         ActivationDataModule(run, **argument)
+
+
+def test_the_settings_of_an_experiment_are_the_arguments_of_the_data_module(
+    rows: MadeRows, run: Path
+) -> None:
+    settings = build(
+        DataSettings, {"batch_size": 7, "rows": {"positions": [0]}, "order": {"shuffle": "none"}}
+    )
+    arguments = settings.arguments()
+    assert set(inspect.signature(ActivationDataModule).parameters) == {"run", "cast", *arguments}
+    batches = list(ActivationDataModule(run, **arguments).train_dataloader())
+    assert places(rows, batches) == [row for row in rows.rows_of("train") if rows.position[row] == 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rows": {"limit": 0}}, r"rows: rows\.limit is 0; use at least 1"),
+        ({"rows": {"positon": [1]}}, r"'rows\.positon'; did you mean 'rows\.positions'"),
+        ({"order": {"shuffle": "all"}}, r"order\.shuffle: .*'rows', 'blocks' or 'none'"),
+        ({"normalise": "zscore"}, "normalise: .*'none', 'center'"),
+    ],
+)
+def test_unusable_settings_are_refused_by_key(values: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        build(DataSettings, values)

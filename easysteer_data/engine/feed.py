@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -113,7 +113,19 @@ class Feed:
             return
         tags = [RequestTag(r.tag, None if r.select is None else r.select.to_wire()) for r in requests]
         params = [self._sampling.params(tag) for tag in tags]
-        ids = self._llm.enqueue([r.prompt for r in requests], params, use_tqdm=False)
+        try:
+            ids = self._llm.enqueue([r.prompt for r in requests], params, use_tqdm=False)
+        except Exception as error:  # vLLM 0.32 has an error class of its own for it
+            raise self._refusal(requests, params, error) from error
         for internal_id, tag in zip(ids, tags, strict=True):
             # An internal id is the outer id, a number, plus "-" and 8 hex digits; outputs carry the outer id.
             self._running[internal_id.partition("-")[0]] = tag.prompt
+
+    def _refusal(self, requests: Sequence[Request], params: Sequence[Any], error: Exception) -> SettingsError:
+        """Find which prompt vLLM refuses: it names none. What goes in meanwhile is aborted as the rest."""
+        for request, one in zip(requests, params, strict=True):
+            try:
+                self._llm.enqueue([request.prompt], [one], use_tqdm=False)
+            except Exception as refused:
+                return SettingsError(f"prompt {request.tag}: vLLM refuses it: {refused}")
+        return SettingsError(f"vLLM refuses the prompts: {error}")

@@ -29,7 +29,8 @@ class TapKit:
         self._slot_map = torch.full((runner.max_num_tokens,), -1, dtype=torch.int32, device=worker.device)
         self._groups: dict[Stream, TapGroup] = {}
         self._absent: list[Stream] = []
-        self.recorder = Recorder(self._groups, self._slot_map)
+        n_tensor_ranks = worker.vllm_config.parallel_config.tensor_parallel_size
+        self.recorder = Recorder(self._groups, self._slot_map, worker.rank % n_tensor_ranks)
         self._runner_kind = watch_steps(runner, self.recorder.place_rows)
 
     def add(self, streams: Sequence[Stream], layers: Sequence[int] | None) -> None:

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from easysteer_data.engine.cpu_faults import sound_arguments
 from easysteer_data.engine.versions import check_vllm_version
 from easysteer_data.engine.wire import KEY
 from easysteer_data.errors import SettingsError
 from easysteer_data.types import STREAMS, Stream
 
 _SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
-# The CPU's attention divides a prompt's keys between cores by what else is in the batch, and adds the parts in
-# another order then: rows differ in the last bit, and a continued run in its bytes. Read at every step.
+# The CPU's attention divides a prompt's keys between cores by what else is in the batch and adds the parts in
+# another order then: rows differ in their last bits, and a continued run in its bytes. Read at every step.
 _SPLIT_KEYS = "VLLM_CPU_ATTN_SPLIT_KV"
 
 WORKERS = {
@@ -73,6 +74,8 @@ def open_llm(
     os.environ.setdefault(_SPLIT_KEYS, "0")
     arguments = tap_arguments(streams, layers)
     arguments["additional_config"] |= llm_kwargs.pop("additional_config", None) or {}
+    if arguments["worker_cls"] == WORKERS["cpu"]:
+        arguments |= sound_arguments(model)
     with _multiprocessing(None if in_process is None else not in_process):
         return LLM(model=model, **{"use_tqdm_on_load": False, **arguments, **llm_kwargs})
 

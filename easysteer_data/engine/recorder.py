@@ -17,7 +17,7 @@ from easysteer_data.engine.geometry import StepGeometry
 from easysteer_data.engine.spool import put
 from easysteer_data.engine.sums import RunningSums
 from easysteer_data.engine.taps import TapGroup
-from easysteer_data.engine.wire import DTYPES, Chunk, RequestTag, StartOrder
+from easysteer_data.engine.wire import DTYPES, SPLIT_STREAMS, Chunk, RequestTag, StartOrder
 from easysteer_data.errors import EngineError
 from easysteer_data.select import SelectSpec
 from easysteer_data.types import Stream
@@ -66,10 +66,19 @@ class _Wanted:
 
 
 class Recorder:
-    """Records the rows of tagged requests between `start` and `stop`."""
+    """Records the rows of tagged requests between `start` and `stop`.
 
-    def __init__(self, groups: Mapping[Stream, TapGroup], slot_map: torch.Tensor) -> None:
+    Args:
+        groups: the taps of each stream.
+        slot_map: int32 [max_num_batched_tokens], each token's row in the taps' buffers, -1 = not wanted.
+        tensor_rank: the worker's tensor-parallel rank; only the first hands over what all ranks have alike.
+    """
+
+    def __init__(
+        self, groups: Mapping[Stream, TapGroup], slot_map: torch.Tensor, tensor_rank: int = 0
+    ) -> None:
         self._groups = groups
+        self._tensor_rank = tensor_rank
         self._slot_map = slot_map
         self._order: StartOrder | None = None
         self._places: dict[Stream, torch.Tensor] = {}
@@ -88,7 +97,11 @@ class Recorder:
     def start(self, order: StartOrder) -> None:
         """Switch on the taps of the ordered layers."""
         self.stop()
-        self._places = {s: self._groups[s].switch_on(layer_ids) for s, layer_ids in order.layers.items()}
+        self._places = {
+            stream: self._groups[stream].switch_on(layer_ids)
+            for stream, layer_ids in order.layers.items()
+            if self._tensor_rank == 0 or stream in SPLIT_STREAMS
+        }
         self._order = order
 
     def stop(self) -> None:

@@ -14,12 +14,17 @@ import torch
 from easysteer_data.engine.plain import attach
 from easysteer_data.engine.proof import Recorded
 from easysteer_data.engine.spool import make_spool, remove_spool, take
-from easysteer_data.engine.wire import DTYPES, Chunk, StartOrder, StreamShape, Sums, WorkerFacts
+from easysteer_data.engine.wire import (
+    DTYPES,
+    SPLIT_STREAMS,
+    Chunk,
+    StartOrder,
+    StreamShape,
+    Sums,
+    WorkerFacts,
+)
 from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
 from easysteer_data.types import Reduce, Stream
-
-# Streams of which each tensor-parallel rank has a part.
-SPLIT_STREAMS: frozenset[Stream] = frozenset({"attention_heads"})
 
 # Engine steps between two fetches while no prompt finishes: bounds how long a worker runs on after an error
 # of ours, and with the bytes what it holds.
@@ -229,7 +234,8 @@ class CaptureSession:
 def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
     """One step's rows from the chunks of all ranks.
 
-    Tensor-parallel ranks compute the same hidden states and router logits, and each its own attention heads.
+    Tensor-parallel ranks compute the same hidden states and router logits, which the first one hands over,
+    and each its own attention heads.
 
     Raises:
         EngineError: the ranks recorded different rows.

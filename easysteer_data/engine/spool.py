@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors.torch import load, save_file
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the folder is made private by mkdtemp
+_PREFIX = "easysteer-data-"
+_LOCK = ".lock"
+_held: dict[Path, BinaryIO | None] = {}
 _numbers = count()
 
 
 def make_spool() -> Path:
-    """Make a private folder in shared memory, or in the temporary folder where there is none."""
-    parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    return Path(tempfile.mkdtemp(prefix="easysteer-data-", dir=parent))
+    """Make a private folder in shared memory, or in the temporary folder where there is none.
+
+    Its owner holds a lock in it, which ends with the process, however that ends: by it what killed drivers
+    left is found, and removed first.
+    """
+    parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    for left in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        if (abandoned := _lock(left)) is not None:
+            shutil.rmtree(left.parent, ignore_errors=True)
+            abandoned.close()
+    spool = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    (spool / _LOCK).touch()
+    _held[spool] = _lock(spool / _LOCK)
+    return spool
 
 
 def remove_spool(spool: Path) -> None:
     """Remove the folder and what is left in it."""
     shutil.rmtree(spool, ignore_errors=True)
+    if (lock := _held.pop(spool, None)) is not None:
+        lock.close()
+
+
+def _lock(path: Path) -> BinaryIO | None:
+    """The file, locked for as long as it is open; None where another process has it or may not be asked."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
 
 
 def put(tensors: Mapping[str, torch.Tensor], spool: str, rank: int) -> str:

@@ -13,6 +13,9 @@ from easysteer_data.types import STREAMS, Reduce, Stream
 # Our key in LLM(additional_config=...) and in SamplingParams.extra_args.
 KEY = "easysteer_data"
 
+# Streams of which each tensor-parallel rank has a part; of the others all ranks have the same rows.
+SPLIT_STREAMS: frozenset[Stream] = frozenset({"attention_heads"})
+
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from easysteer_data.serving.layers import ServedLayers
-from easysteer_data.serving.loader import ActivationLoader, loader_arguments, resume_sampler
+from easysteer_data.serving.loader import ActivationLoader, loader_arguments, ranks, resume_sampler
 from easysteer_data.serving.normalise import NORMALISATIONS, Normaliser, fit_normaliser
 from easysteer_data.serving.order import EpochOrder, ShuffleQuality, shuffle_quality
 from easysteer_data.serving.rows import choose_rows
@@ -20,6 +20,7 @@ __all__ = [
     "choose_rows",
     "fit_normaliser",
     "loader_arguments",
+    "ranks",
     "resume_sampler",
     "shuffle_quality",
 ]

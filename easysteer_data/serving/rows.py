@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from easysteer_data.data_options import RowFilter
-from easysteer_data.errors import SettingsError
+from easysteer_data.errors import BadShardError, SettingsError
 from easysteer_data.serving.sampler import RowNumbers
 from easysteer_data.shards import Run
 from easysteer_data.types import SPLITS, Split
@@ -72,7 +72,7 @@ def _at_positions(run: Run, positions: Sequence[int]) -> Mask:
 def _of_prompts(run: Run, rows: RowFilter) -> Mask:
     """Rows whose prompt has one of the wanted values in every field."""
     table = run.prompts([*_COLUMNS, "fields"]).to_pydict()
-    fields = [json.loads(text) for text in table["fields"]]
+    fields = [_parsed(run, text) for text in table["fields"]]
     known = {name for one in fields for name in one} | set(_COLUMNS)
     if unknown := sorted(set(rows.fields) - known):
         raise SettingsError(
@@ -84,3 +84,14 @@ def _of_prompts(run: Run, rows: RowFilter) -> Mask:
         wanted &= [value in values for value in found]
     mask: Mask = wanted[run.index.prompt.numpy()]
     return mask
+
+
+def _parsed(run: Run, text: str) -> dict[str, object]:
+    """A prompt's fields; BadShardError if they are no JSON object."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadShardError(f"{run.path}: the prompt table has fields that are no JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise BadShardError(f"{run.path}: the prompt table has fields that are no JSON object")
+    return fields

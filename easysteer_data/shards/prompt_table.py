@@ -68,7 +68,8 @@ def read_prompt_table(
         if not file.schema_arrow.equals(SCHEMA):
             raise BadShardError(f"{path}: is no prompt table, its columns are {file.schema_arrow.names}")
         table = file.read(columns=["index", *(columns or [])] if columns is not None else None)
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)  # else texts that are no UTF-8 come up later
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise BadShardError(f"{path}: can't be read ({error})") from error
     if not np.array_equal(table["index"].to_numpy(), np.arange(*prompts)):
         raise BadShardError(f"{path}: does not hold prompts {prompts[0]} to {prompts[1] - 1} in order")

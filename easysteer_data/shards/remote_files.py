@@ -85,7 +85,8 @@ class RemoteFiles:
     Attributes:
         root: the URL; or `pipe:` and a shell command in which `{}` stands for a file's name and which
             prints the file, e.g. `pipe:ssh host cat run/{}`.
-        options: of fsspec's file system, e.g. `{"anon": True}`.
+        options: of the file system: for `s3` and `gs` those of obstore's stores, e.g.
+            `{"region": "eu-west-1", "skip_signature": True}`, otherwise those of fsspec's.
         n_tries: how often a range is asked for before reading fails; waits double from 0.2 s.
         cache: keeps whole files; None streams them.
     """
@@ -140,6 +141,8 @@ class RemoteFiles:
                 return action()
             except FileNotFoundError as error:
                 raise BadShardError(f"{self.root}/{name}: missing") from error
+            except ImportError as error:
+                raise RunError(f"{self.root}: {error}, or pip install 'easysteer-data[remote]'") from error
             except Exception as error:  # every store has its own errors
                 if attempt == self.n_tries - 1:
                     raise RunError(
@@ -147,6 +150,17 @@ class RemoteFiles:
                     ) from error
                 time.sleep(_FIRST_WAIT_S * 2**attempt)
         raise RunError(f"n_tries must be at least 1, found {self.n_tries}")
+
+
+def _prefer_obstore() -> None:
+    """Have fsspec read object stores by obstore where it is installed."""
+    with contextlib.suppress(ImportError):
+        from obstore.fsspec import register
+
+        register(["s3", "gs"])
+
+
+_prefer_obstore()
 
 
 class _Ranges(io.RawIOBase):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -119,7 +119,7 @@ class StreamedRows(IterableDataset[Columns]):
         n_ranks: processes that train.
         rank: which one this is.
         num_workers: loader processes of every rank, as the DataLoader is told.
-        epoch: set it before each epoch; loader processes must not be persistent.
+        epoch: the epoch until `set_epoch` is called.
     """
 
     run: RemoteRun
@@ -132,9 +132,11 @@ class StreamedRows(IterableDataset[Columns]):
     n_ranks: int = 1
     rank: int = 0
     num_workers: int = 0
-    epoch: int = 0
+    epoch: InitVar[int] = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, epoch: int) -> None:
+        # Persistent loader processes see it change.
+        self._epoch: torch.Tensor = torch.tensor([epoch]).share_memory_()  # type: ignore[no-untyped-call]
         n_units = max(self.num_workers, 1)
         rows = self.run.n_rows(self.split)
         self._shards: list[list[int]] = [[] for _ in range(self.n_ranks * n_units)]
@@ -146,6 +148,10 @@ class StreamedRows(IterableDataset[Columns]):
             loads[unit] += rows[shard]
         self._n_rows = [loads[i * n_units : (i + 1) * n_units] for i in range(self.n_ranks)]
         self._n_batches = plan_batches(self._n_rows, self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is iterated over next, in this process and in loader processes."""
+        self._epoch.fill_(epoch)
 
     def __len__(self) -> int:
         """Batches of this rank, the same on every rank."""
@@ -161,7 +167,7 @@ class StreamedRows(IterableDataset[Columns]):
         place = worker.id if worker else 0
         unit = self.rank * max(self.num_workers, 1) + place
         n_rows, n_batches = self._n_rows[self.rank][place], self._n_batches[self.rank][place]
-        random = None if self.seed is None else np.random.default_rng((self.seed, self.epoch, unit))
+        random = None if self.seed is None else np.random.default_rng((self.seed, int(self._epoch), unit))
         shards = sorted(self._shards[unit])
         if random is not None:
             random.shuffle(shards)

@@ -51,8 +51,6 @@ DEEPSEEK = SHAPE | {
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
 }
-# vLLM's rotary kernel for the CPU takes MLA's queries, a slice of each head, for contiguous ones.
-NATIVE_ROPE = {"compilation_config": {"custom_ops": ["all", "-rotary_embedding"]}}
 MAMBA2: dict[str, Any] = {
     "mamba_d_conv": 4,
     "mamba_d_head": 32,
@@ -93,15 +91,12 @@ CASES = {
         "qwen3_moe", MIXED | {"head_dim": 32, "num_experts": 8, "mlp_only_layers": [1]}, EXPERTS
     ),
     "OLMoE": Case("olmoe", MIXED | {"num_experts": 8}, EXPERTS),
-    "DeepSeek-V2": Case(
-        "deepseek_v2", DEEPSEEK | {"n_group": 1, "topk_group": 1}, EXPERTS, head_size=16, options=NATIVE_ROPE
-    ),
+    "DeepSeek-V2": Case("deepseek_v2", DEEPSEEK | {"n_group": 1, "topk_group": 1}, EXPERTS, head_size=16),
     "DeepSeek-V3": Case(
         "deepseek_v3",
         DEEPSEEK | {"n_group": 2, "topk_group": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         EXPERTS,
         head_size=16,
-        options=NATIVE_ROPE,
     ),
     "Falcon-H1": Case("falcon_h1", GROUPED | MAMBA2 | {"mamba_d_ssm": 256}),
     "GraniteMoeHybrid": Case(

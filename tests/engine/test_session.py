@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,7 +80,7 @@ def test_ranks_that_recorded_different_rows_are_refused() -> None:
 
 
 def test_messages_survive_their_way() -> None:
-    order = StartOrder({"hidden_states": (1, 2)}, "float16", "mean", 9, "folder")
+    order = StartOrder({"hidden_states": (1, 2)}, {"hidden_states": "float16"}, "mean", 9, "folder")
     assert StartOrder.from_wire(order.to_wire()) == replace(order, layers={"hidden_states": [1, 2]})
     back = Chunk.from_tensors(chunk(0).to_tensors())
     assert back.values.keys() == chunk(0).values.keys()
@@ -87,3 +90,22 @@ def test_messages_survive_their_way() -> None:
         Sums.from_tensors(sums.to_tensors()).values["router_logits"], sums.values["router_logits"]
     )
     assert RequestTag.of(object()) is None
+
+
+def test_what_a_killed_driver_left_in_shared_memory_is_removed_and_nothing_else() -> None:
+    from easysteer_data.engine.spool import make_spool, remove_spool
+
+    code = "from easysteer_data.engine.spool import make_spool; print(make_spool(), flush=True); import os; "
+    killed = subprocess.run(
+        [sys.executable, "-c", code + "os.kill(os.getpid(), 9)"], capture_output=True, text=True, check=False
+    )
+    left = Path(killed.stdout.strip())
+    assert killed.returncode == -9
+    assert left.is_dir()
+    first, second = make_spool(), make_spool()
+    assert not left.exists()
+    assert first.is_dir()
+    remove_spool(first)
+    remove_spool(second)
+    assert not first.exists()
+    assert not second.exists()

@@ -41,15 +41,6 @@ def test_steering_is_named_as_not_built_yet(llm: Any) -> None:
         capture(llm, PROMPTS, steering=object())
 
 
-def test_a_prompt_beyond_the_window_leaves_the_engine_usable(llm: Any) -> None:
-    from vllm.exceptions import VLLMValidationError
-
-    with pytest.raises(VLLMValidationError, match="512"):
-        capture(llm, ["fine", {"prompt_token_ids": [5] * 600}])
-    assert llm.llm_engine.get_num_unfinished_requests() == 0
-    assert len(capture(llm, PROMPTS)) == 2
-
-
 def test_an_exception_on_the_way_aborts_the_requests_and_stops_the_stream(llm: Any) -> None:
     def capture_and_fail() -> None:
         engine = TappedEngine(llm)
@@ -104,3 +95,12 @@ def test_the_wrapper_refuses_lists_beside_a_select(llm: Any) -> None:
         get_all_hidden_states_generate(llm, PROMPTS, positions=[0], select={"prompt": "all"})
     with pytest.raises(ValueError, match="positions"):
         get_all_hidden_states_generate(llm, PROMPTS, positions=[])
+
+
+@pytest.mark.parametrize("length", [512, 600])
+def test_a_prompt_that_leaves_no_room_is_named_and_the_engine_stays_usable(llm: Any, length: int) -> None:
+    prompts = [{"prompt_token_ids": [5] * n} for n in (4, length, 6)]  # the window has 512 tokens
+    with pytest.raises(SettingsError, match=r"prompt 1: vLLM refuses it"):
+        capture(llm, prompts)
+    whole = {"prompt_token_ids": [5] * 511}
+    assert capture(llm, [prompts[0], whole]).rows(0).shape[0] == 4 + 511

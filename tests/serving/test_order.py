@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -15,6 +15,7 @@ from easysteer_data.serving.order import EpochOrder, class_weights, shuffle_qual
 CLASSES = np.array([0] * 7 + [2] * 30 + [1] * 12)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(0, 1000))
 def test_the_order_depends_on_seed_and_epoch_only(seed: int, epoch: int) -> None:
     order = EpochOrder(97, seed)(epoch)
@@ -33,6 +34,7 @@ def test_every_row_is_equally_likely_at_the_first_place() -> None:
     assert chi_squared < 27.9  # 99.9 % quantile of chi-squared with 9 degrees of freedom
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 500), st.integers(0, 3))
 def test_blocks_in_random_order_hold_each_row_once(
     n_rows: int, block_rows: int, window_rows: int, epoch: int

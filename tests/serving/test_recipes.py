@@ -40,6 +40,7 @@ def test_every_recipe_reads_the_rows_of_the_run(tmp_path: Path) -> None:
         assert int(prompt["label"]) == rows.y[rows.prompt == int(prompt["prompt"])][0]
     assert len(seen["prompts"]) == len(rows.n_rows)
     np.testing.assert_array_equal(seen["matrix"], x)
+    assert ordered(torch.cat([batch["x"] for batch in seen["remote_batches"]])) == ordered(x[train])
     np.testing.assert_allclose(seen["class_means"][1], x[train][rows.y[train] == 1].mean(axis=0), rtol=1e-6)
     np.testing.assert_array_equal(seen["hugging_face"][:]["x"], x)
     assert seen["hugging_face"][3]["position"] == rows.position[3]

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from easysteer_data.data_options import LoaderOptions, RowFilter, RowOrder, coerce_options
-from easysteer_data.errors import RunError, SettingsError
+from easysteer_data.errors import BadShardError, RunError, SettingsError
 from easysteer_data.serving.rows import choose_rows
 from easysteer_data.serving.split_rows import SplitRows
 from easysteer_data.shards import LabelHeader, Run, open_run
 from easysteer_data.types import SPLITS, Prompt
+from scripts.fuzz import vouch_for
 from tests.shards.made import Made, make_run, write_run
 
 # (prompt, position, token id, its prompt) -> whether the row is wanted.
@@ -166,3 +169,16 @@ def test_only_classes_can_be_balanced(tmp_path: Path) -> None:
 def test_unusable_options_are_refused(cls: Any, given: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         coerce_options(cls, given, "x")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_forged_fields_of_prompts_are_refused(tmp_path: Path, text: str) -> None:
+    write_run(tmp_path, make_run())
+    path = tmp_path / "prompts/shard-000000.parquet"
+    table = pq.read_table(path)
+    column = table.schema.get_field_index("fields")
+    forged = pa.array([text] * len(table))
+    pq.write_table(table.set_column(column, table.schema.field(column), forged), path)
+    vouch_for(tmp_path, "prompts/shard-000000.parquet")
+    with pytest.raises(BadShardError, match="fields that are no JSON"):
+        choose_rows(open_run(tmp_path), None, RowFilter(fields={"topic": "a"}))

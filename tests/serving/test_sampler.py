@@ -27,6 +27,7 @@ def spread_plan(n_rows: int, batch_size: int | None, n_ranks: int) -> BatchPlan:
     return BatchPlan(n_rows, batch_size, n_ranks)
 
 
+@settings(deadline=None)
 @given(N_ROWS, BATCH_SIZE, N_RANKS, st.none() | st.integers(0, 5), st.integers(0, 3))
 def test_spread_gives_each_row_once_in_equally_many_batches_of_near_equal_size(
     n_rows: int, batch_size: int | None, n_ranks: int, seed: int | None, epoch: int
@@ -44,6 +45,7 @@ def test_spread_gives_each_row_once_in_equally_many_batches_of_near_equal_size(
         assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(N_ROWS, st.integers(1, 70), N_RANKS)
 def test_drop_gives_whole_batches_only_and_leaves_out_less_than_a_step(
     n_rows: int, batch_size: int, n_ranks: int
@@ -57,6 +59,7 @@ def test_drop_gives_whole_batches_only_and_leaves_out_less_than_a_step(
     assert n_rows - batch_size * n_ranks < len(rows) <= n_rows
 
 
+@settings(deadline=None)
 @given(N_ROWS, BATCH_SIZE, N_RANKS, st.integers(0, 99), st.data())
 def test_rows_of_the_first_steps_are_a_prefix_of_one_order_for_any_number_of_ranks(
     n_rows: int, batch_size: int | None, n_ranks: int, seed: int, data: st.DataObject
@@ -70,6 +73,7 @@ def test_rows_of_the_first_steps_are_a_prefix_of_one_order_for_any_number_of_ran
     assert sorted(seen) == sorted(order[: plan.start(step)])
 
 
+@settings(deadline=None)
 @given(N_ROWS, st.integers(1, 70), N_RANKS, st.integers(0, 5))
 def test_pad_gives_whole_batches_only_and_each_row_at_least_once(
     n_rows: int, batch_size: int, n_ranks: int, seed: int
@@ -84,7 +88,7 @@ def test_pad_gives_whole_batches_only_and_each_row_at_least_once(
     assert served == (order * (1 + len(served) // n_rows))[: len(served)]
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     N_ROWS,
     st.tuples(st.integers(1, 70), N_RANKS),
@@ -140,6 +144,7 @@ def test_an_epoch_stopped_anywhere_is_finished_by_other_ranks_with_each_row_once
     assert len(second[0]) == len(second[0].plan)
 
 
+@settings(deadline=None)
 @given(N_ROWS, st.integers(1, 70), N_RANKS, st.data())
 def test_dropping_an_epoch_that_was_stopped_never_repeats_a_row(
     n_rows: int, batch_size: int, n_ranks: int, data: st.DataObject

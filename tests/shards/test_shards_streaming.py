@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import re
 import threading
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from moto.server import ThreadedMotoServer
 from torch.utils.data import DataLoader
 
 from easysteer_data.errors import BadShardError, RunError, SettingsError
@@ -148,6 +151,73 @@ def test_a_server_that_drops_connections_serves_every_row(
     assert server["state"]["dropped"] > 3
 
 
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests on to an S3 server, and breaks off every third answer in its middle."""
+
+    def __init__(self, state: dict[str, Any], *arguments: Any) -> None:
+        self.state = state
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        with urllib.request.urlopen(
+            urllib.request.Request(self.state["upstream"] + self.path, headers=headers)
+        ) as answer:
+            data = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                    self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.state["n"] += 1
+        drops = self.state["n"] % 3 == 0
+        self.wfile.write(data[: len(data) // 2] if drops else data)
+        self.state["dropped"] += drops
+        self.close_connection = True
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_an_object_store_that_drops_connections_serves_every_row(
+    rows: MadeRows, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
+    s3 = ThreadedMotoServer(port=0, verbose=False)
+    s3.start()
+    upstream = "http://{}:{}".format(*s3.get_host_and_port())
+    state: dict[str, Any] = {"upstream": upstream, "n": 0, "dropped": 0}
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), partial(Proxy, state))
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        urllib.request.urlopen(urllib.request.Request(upstream + "/bucket", method="PUT")).close()
+        options = {
+            "access_key_id": "key",
+            "secret_access_key": "secret",
+            "region": "us-east-1",
+            "client_options": {"allow_http": True},
+            "virtual_hosted_style_request": False,
+        }
+        store = fsspec.filesystem("s3", endpoint=upstream, **options)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                store.pipe_file(f"bucket/run/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+        address = f"http://127.0.0.1:{proxy.server_address[1]}"
+        run = RemoteRun(RemoteFiles("s3://bucket/run", {"endpoint": address, **options}))
+        batches = list(StreamedRows(run, "hidden_states", 5, batch_size=8))
+        order = places(rows, batches)
+        assert sorted(order) == rows.rows_of("train").tolist()
+        np.testing.assert_array_equal(torch.cat([b["x"] for b in batches]), rows.x[order, 2])
+        assert state["dropped"] > 3
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
+        s3.stop()
+
+
 def test_a_server_that_answers_no_more_is_an_error_with_the_url(
     server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +272,7 @@ def test_an_altered_file_is_not_cached(tmp_path: Path, rows: MadeRows) -> None:
         list(StreamedRows(RemoteRun(files), "hidden_states", 0, batch_size=8))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 60), min_size=2, max_size=2), min_size=1, max_size=4), st.integers(1, 9)
 )
