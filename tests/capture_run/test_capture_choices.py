@@ -14,7 +14,7 @@ import torch
 from easysteer_data.capture_run import capture_corpus, estimate_capture
 from easysteer_data.errors import RunError, SettingsError
 from easysteer_data.settings import ExperimentSettings, build
-from easysteer_data.shards import open_run
+from easysteer_data.shards import inspect_run, open_run, repair_run
 from tests import oracle
 from tests.tiny import save_tiny
 
@@ -167,6 +167,26 @@ def test_an_existing_run_is_refused_or_replaced_as_asked(tiny_model: Path, tmp_p
     other = experiment(tiny_model, tmp_path, capture={"layers": [2]}, on_existing="overwrite")
     assert capture_corpus(other, run, llm=llm).n_shards_made == 3
     assert open_run(run).layers() == (2,)
+
+
+def test_bad_shards_are_found_by_name_and_exactly_these_are_captured_again(
+    tiny_model: Path, tmp_path: Path, llm: Any
+) -> None:
+    asked = experiment(tiny_model, tmp_path)
+    run = capture_corpus(asked, tmp_path / "run", llm=llm).run
+    good = {path: path.read_bytes() for path in run.rglob("shard-*") if path.is_file()}
+    flipped, gone = run / "hidden_states/layer-001/shard-000001.tar", run / "prompts/shard-000002.parquet"
+    data = bytearray(flipped.read_bytes())
+    data[2000] ^= 1
+    flipped.write_bytes(data)
+    gone.unlink()
+    assert [fault.name for fault in inspect_run(run).bad] == [
+        str(path.relative_to(run)) for path in (flipped, gone)
+    ]
+    repair_run(run)
+    assert capture_corpus(asked, run, llm=llm).n_shards_made == 2
+    assert {path: path.read_bytes() for path in good} == good
+    assert inspect_run(run).ok
 
 
 def test_a_run_that_would_not_fit_stops_before_it_starts(tiny_model: Path, tmp_path: Path, llm: Any) -> None:
