@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from easysteer_data.settings import ExperimentSettings
+from easysteer_data.shards import mirror_run
+from easysteer_data.shards.remote_files import RemoteFiles
 
 _N_SHOWN = 16  # hex digits of a fingerprint in a folder's name
 
@@ -14,6 +16,16 @@ _N_SHOWN = 16  # hex digits of a fingerprint in a folder's name
 def run_folder(settings: ExperimentSettings) -> Path:
     """The folder of the run that stages read: the one that is named, or the experiment's own."""
     return Path(settings.out) / "capture" if settings.run is None else Path(settings.run)
+
+
+def run_to_serve(settings: ExperimentSettings) -> Path:
+    """The folder of the run whose rows are served; of one at a URL, a local copy of the layers asked for."""
+    data = settings.data
+    if data.root is None:
+        return run_folder(settings)
+    layers = [data.layers] if isinstance(data.layers, int) else data.layers
+    files = RemoteFiles(data.root, dict(data.root_options))
+    return mirror_run(files, Path(data.cache), {data.stream: layers})
 
 
 def folder_to_capture(settings: ExperimentSettings, fingerprint: str) -> Path:

@@ -130,6 +130,10 @@ class DataSettings:
         loading: of loader processes.
         normalise: how rows are brought to a common scale, see `serving.normalise.Normaliser`.
         check: of the run's files: "cheap" looks for presence, size and index, "full" reads all bytes.
+        root: URL of the run folder (s3://, gs://, https://, hf://, or `pipe:` and a command), None = a local
+            one; the layers that are asked for are copied once.
+        root_options: of the URL's file system, see `shards.remote_files.RemoteFiles`.
+        cache: folder of such copies.
     """
 
     stream: Stream = "hidden_states"
@@ -145,10 +149,14 @@ class DataSettings:
     loading: LoaderOptions = field(default_factory=LoaderOptions)
     normalise: Normalisation = "none"
     check: Literal["cheap", "full"] = "cheap"
+    root: str | None = None
+    root_options: Mapping[str, Any] = field(default_factory=dict)
+    cache: str = ".cache/runs"
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `ActivationDataModule`, all but the run."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        elsewhere = ("root", "root_options", "cache")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in elsewhere}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from easysteer_data.datamodule import ActivationDataModule
 from easysteer_data.probes import fit_linear_probe
 from easysteer_data.report import table, write_report
-from easysteer_data.run_folders import run_folder
+from easysteer_data.run_folders import run_to_serve
 from easysteer_data.settings import ExperimentSettings
 
 from .stage import run_stage
@@ -22,7 +22,7 @@ def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     """Train a logistic probe on the experiment's captured run; print and write the figures."""
     out = Path(settings.out)
     data, probe = settings.data, settings.probe
-    datamodule = ActivationDataModule(run_folder(settings), **data.arguments())
+    datamodule = ActivationDataModule(run_to_serve(settings), **data.arguments())
     report = fit_linear_probe(
         datamodule,
         C=probe.C,

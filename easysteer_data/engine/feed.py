@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -99,12 +100,18 @@ class Feed:
                 ours = [output for output in outputs if output.request_id in self._running]
                 yield [(self._running.pop(output.request_id), output) for output in ours]
                 self._fill(waiting)
-        finally:
-            # All that is left is ours, also what an interrupted enqueue() put in and did not tell us of.
-            left = list(engine.output_processor.request_states)
-            if left:
-                engine.abort_request(left, internal=True)
-            self._running.clear()
+        except BaseException:
+            with suppress(Exception):  # of an engine that died, or that Ctrl-C ended
+                self._abort()
+            raise
+
+    def _abort(self) -> None:
+        """Abort all that is left: it is ours, also what an interrupted enqueue() put in and never told of."""
+        engine = self._llm.llm_engine
+        left = list(engine.output_processor.request_states)
+        if left:
+            engine.abort_request(left, internal=True)
+        self._running.clear()
 
     def _fill(self, waiting: Iterator[Request]) -> None:
         room = None if self._window is None else self._window - len(self._running)

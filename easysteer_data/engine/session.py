@@ -201,6 +201,9 @@ class CaptureSession:
     ) -> None:
         try:
             self._llm.collective_rpc("easysteer_stop")
+        except Exception:
+            if error is None:  # else an engine that died, or that Ctrl-C ended, is not what to tell of
+                raise
         finally:
             self._leave()
 

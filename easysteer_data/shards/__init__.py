@@ -9,6 +9,7 @@ from easysteer_data.shards.inspection import Fault, RunInspection, ShardInspecti
 from easysteer_data.shards.journal import FileEntry, ShardEntry
 from easysteer_data.shards.labels import LabelHeader
 from easysteer_data.shards.manifest import Manifest, finished_run
+from easysteer_data.shards.mirror import mirror_run
 from easysteer_data.shards.opening import open_run
 from easysteer_data.shards.plan import plan_shards
 from easysteer_data.shards.reader import Run
@@ -43,6 +44,7 @@ __all__ = [
     "fingerprint_of",
     "finished_run",
     "inspect_run",
+    "mirror_run",
     "open_run",
     "plan_shards",
     "repair_run",
