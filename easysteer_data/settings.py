@@ -20,6 +20,7 @@ from easysteer_data.types import Gates, OnExisting, Stream
 
 T = TypeVar("T")
 StorageDtype = Literal["float32", "bfloat16", "float16", "float8_e4m3", "int8"]
+EstimatorName = Literal["diff_means", "diff_means_balanced", "paired_pca", "logistic", "mass_mean", "lat"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +176,26 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VectorSettings:
+    """How steering vectors are fitted.
+
+    Attributes:
+        estimators: one or several, which are compared on held-out groups.
+        confound: field of the prompts that a direction should not hold, such as the answer's letter;
+            `diff_means_balanced` is freed of it, the others are checked. None = no check.
+        C: inverse strength of the L2 penalty of `logistic`, with scikit-learn's meaning.
+        seed: of the random pairs of `lat`.
+        export: other formats to write beside vector.safetensors.
+    """
+
+    estimators: tuple[EstimatorName, ...] = ("diff_means",)
+    confound: str | None = "letter"
+    C: float = 1.0
+    seed: int = 0
+    export: tuple[Literal["gguf", "npy"], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifySettings:
     """How a run is compared with Hugging Face, which loads `model.path`.
 
@@ -225,6 +246,7 @@ class ExperimentSettings:
     shards: ShardSettings = field(default_factory=ShardSettings)
     data: DataSettings = field(default_factory=DataSettings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    vector: VectorSettings = field(default_factory=VectorSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
     inspect: InspectSettings = field(default_factory=InspectSettings)
     run: str | None = None
