@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from . import capture, inspect, train_probe, verify
+from . import capture, fit_vector, inspect, train_probe, verify
 
 STAGES = {
     "capture": capture.main,
+    "fit_vector": fit_vector.main,
     "inspect": inspect.main,
     "train_probe": train_probe.main,
     "verify": verify.main,

@@ -21,6 +21,23 @@ os.environ.update(
 from scripts.fetch_demo_model import fetch
 from tests.tiny import save_tiny
 
+# Tests that load vLLM into this process. They come last: where it is loaded, loader processes are spawned and
+# not forked, which takes each of them seconds.
+_WITH_ENGINE = (
+    "capture_run",
+    "engine",
+    "hidden_states",
+    "pipelines",
+    "test_demo.py",
+    "test_readme.py",
+    "test_verify.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(root).parts[0] in _WITH_ENGINE)
+
 
 class Engines:
     """Opens tapped engines, one at a time: vLLM holds process-wide state, so the last one makes way."""

@@ -13,7 +13,7 @@ from easysteer_data.row_selection import RowSelection
 from easysteer_data.settings import ExperimentSettings, VerifySettings, build
 from pipelines.stage import CONF, settings_of
 
-ROOTS = ("capture", "inspect", "train_probe", "verify")
+ROOTS = ("capture", "fit_vector", "inspect", "train_probe", "verify")
 GROUPS = sorted(p.name for p in Path(CONF).iterdir() if p.is_dir() and p.name != "experiment")
 OPTIONS = [(p.parent.name, p.stem) for p in sorted(Path(CONF).glob("*/*.yaml")) if p.parent.name in GROUPS]
 EXPERIMENTS = sorted(p.stem for p in Path(CONF).glob("experiment/*.yaml"))

@@ -112,9 +112,7 @@ def _provenance(values: dict[str, Any]) -> VectorProvenance:
     if _PROVENANCE in values:
         return provenance_of_json(values[_PROVENANCE])
     prefix = f"{_ARCHITECTURE}."
-    settings = {
-        name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)
-    }
+    settings = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
     return replace(
         VectorProvenance(layer_convention=_CONVENTION),
         estimator=str(settings.pop("method", "")),

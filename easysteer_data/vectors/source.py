@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import torch
 
-from easysteer_data.data_options import RowFilter
+from easysteer_data.data_options import RowFilter, plain_options
 from easysteer_data.errors import BadShardError, RunError, SettingsError
 from easysteer_data.serving import ServedLayers, choose_rows
 from easysteer_data.shards import Run, RowStatistics
@@ -75,6 +75,16 @@ class ContrastSource:
     def has_rows(self) -> bool:
         """Whether the run stores rows; else only class means can be had of it."""
         return self.run.manifest.header.rows
+
+    @property
+    def selection(self) -> dict[str, object]:
+        """Which rows, as plain values."""
+        return {
+            "split": "train",
+            "rows": plain_options(self._filter),
+            "seed": self._seed,
+            "capture": self.run.manifest.header.settings.get("select"),
+        }
 
     def n_rows(self, split: Split) -> int:
         """Rows of a split."""

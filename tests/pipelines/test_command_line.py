@@ -31,7 +31,7 @@ def test_cfg_job_prints_the_whole_config_without_running() -> None:
     assert "prompt_positions" in done.stdout
 
 
-@pytest.mark.parametrize("stage", ["capture", "train_probe", "verify"])
+@pytest.mark.parametrize("stage", ["capture", "fit_vector", "train_probe", "verify"])
 def test_an_unknown_key_ends_with_the_nearest_valid_one(stage: str) -> None:
     done = run("-m", f"pipelines.{stage}", "capture.storag=float16")
     assert done.returncode == 1
@@ -47,7 +47,7 @@ def test_bad_input_ends_in_one_clear_line_and_writes_nothing(tmp_path: Path) -> 
     assert not (out / "capture").exists()
 
 
-@pytest.mark.parametrize("stage", ["train_probe", "verify"])
+@pytest.mark.parametrize("stage", ["fit_vector", "train_probe", "verify"])
 def test_a_stage_without_a_run_says_what_is_missing(stage: str, tmp_path: Path) -> None:
     done = run("-m", f"pipelines.{stage}", f"out={tmp_path}")
     assert done.returncode == 1
@@ -121,5 +121,5 @@ def test_the_wheel_runs_its_stages_from_an_empty_folder(wheel: Path, tmp_path: P
     assert where.stdout.startswith(str(wheel))
     wrong = run("-c", code, "captur", cwd=tmp_path, path=wheel)
     assert wrong.returncode == 2
-    assert "stages: capture, inspect, train_probe, verify" in wrong.stderr
+    assert "stages: capture, fit_vector, inspect, train_probe, verify" in wrong.stderr
     assert list(tmp_path.iterdir()) == []

@@ -37,7 +37,9 @@ class WhitenedDifference:
             )
         inverse_std = torch.where(varies, 1 / std, 0.0)
         axes = [
-            torch.linalg.solve(ledoit_wolf(within[:, layer] * inverse), (means[1] - means[0])[layer] * inverse)
+            torch.linalg.solve(
+                ledoit_wolf(within[:, layer] * inverse), (means[1] - means[0])[layer] * inverse
+            )
             * inverse
             for layer, inverse in enumerate(inverse_std)
         ]

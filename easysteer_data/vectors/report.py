@@ -1,0 +1,86 @@
+"""The figures of fitted vectors for readers: a table of plain text, a JSON object. Measures nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from easysteer_data.vectors.figures import SplitFigures
+from easysteer_data.vectors.result import EstimatorReport, LayerFigures, VectorReport
+
+
+def vector_table(report: VectorReport) -> str:
+    """Figures of every estimator and layer as text, the best layers marked with a star."""
+    counts = ", ".join(f"{n_rows} {split}" for split, n_rows in report.n_rows.items())
+    lines = [
+        f"{report.data_set}, {report.model}: from {report.negative!r} to {report.positive!r} (rows: {counts})"
+    ]
+    for estimator in report.estimators:
+        lines += ["", *_estimator_lines(estimator)]
+    return "\n".join(
+        [*lines, "", "* best layer on validation; step: in units of the rows, and of their norm"]
+    )
+
+
+def vector_report_json(report: VectorReport) -> dict[str, Any]:
+    """The report as plain values.
+
+    `estimators` is a list of objects of `name`, `settings`, `best_layer`, `confound`, `confounded_by`,
+    `layers` (as LayerFigures) and `layer_cosines`; `best_estimator` names one of them.
+    """
+    return {
+        "best_estimator": report.best.name,
+        "estimators": [_estimator_json(estimator) for estimator in report.estimators],
+        "estimator_cosines": {str(layer): rows for layer, rows in report.estimator_cosines.items()},
+        "n_rows": dict(report.n_rows),
+        "negative": report.negative,
+        "positive": report.positive,
+        "run_fingerprint": report.run_fingerprint,
+        "data_set": report.data_set,
+        "model": report.model,
+    }
+
+
+def _estimator_json(estimator: EstimatorReport) -> dict[str, Any]:
+    values = asdict(estimator)
+    values["best_layer"] = None if estimator.best is None else estimator.best.layer
+    values["confounded_by"] = estimator.confounded_by
+    return values
+
+
+def _estimator_lines(estimator: EstimatorReport) -> list[str]:
+    lines = [estimator.name]
+    if estimator.confounded_by is not None:
+        lines[0] += f": CONFOUNDED, tells {estimator.confounded_by} apart better than the classes"
+    lines.append(
+        f"  {'':>5}  {'step':>17}  {'validation':>15}  {'test':>15}"
+        + (f"  {estimator.confound:>15}" if estimator.confound else "")
+    )
+    lines.append(
+        f"  {'layer':>5}  {'length':>9}  {'of norm':>6}  {'AUROC':>7}  {'pairs':>6}  {'AUROC':>7}  {'pairs':>6}"
+        + (f"  {'AUROC val., test':>15}" if estimator.confound else "")
+    )
+    lines += [_layer_line(figures, estimator) for figures in estimator.layers]
+    return lines
+
+
+def _layer_line(figures: LayerFigures, estimator: EstimatorReport) -> str:
+    mark = "*" if figures == estimator.best else " "
+    splits = (figures.validation, figures.test)
+    cells = [_cells(split) for split in splits]
+    line = f"{mark} {figures.layer:>5}  {figures.norm:>9.4g}  {figures.relative_norm:>7.1%}  " + "  ".join(
+        cells
+    )
+    if estimator.confound:
+        found = [None if split is None else split.confound_auroc for split in splits]
+        line += "  " + " ".join(f"{_figure(value):>7}" for value in found)
+    return line
+
+
+def _cells(split: SplitFigures | None) -> str:
+    auroc, pairs = (None, None) if split is None else (split.auroc, split.pair_accuracy)
+    return f"{_figure(auroc):>7}  {_figure(pairs):>6}"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,105 @@
+"""What fitting vectors found: figures per layer and estimator, and what was chosen. Plain numbers, no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from easysteer_data.vectors.figures import SplitFigures
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFigures:
+    """Figures of one estimator's direction in one layer.
+
+    Attributes:
+        layer: 0-based decoder block.
+        norm: length of the step from the negative to the positive class, in the units of the rows.
+        relative_norm: `norm` / the mean norm of the train split's rows.
+        validation: None where that split lacks rows or a class.
+        test: as `validation`.
+    """
+
+    layer: int
+    norm: float
+    relative_norm: float
+    validation: SplitFigures | None
+    test: SplitFigures | None
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """What the layer is chosen by, the higher the better: accuracy of pairs where there are any, AUROC."""
+        found = self.validation
+        if found is None:
+            return -1.0, -1.0
+        return (found.auroc if found.pair_accuracy is None else found.pair_accuracy), found.auroc
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorReport:
+    """Figures of one estimator.
+
+    Attributes:
+        name: its name.
+        settings: its settings.
+        layers: figures of each layer, ascending.
+        layer_cosines: cosine between the directions of every two layers, in the order of `layers`.
+        confound: the field that was checked, None = none.
+    """
+
+    name: str
+    settings: Mapping[str, object]
+    layers: tuple[LayerFigures, ...]
+    layer_cosines: tuple[tuple[float, ...], ...]
+    confound: str | None
+
+    @property
+    def best(self) -> LayerFigures | None:
+        """The layer that does best on validation, the lowest of equals; the test split has no say."""
+        if all(figures.validation is None for figures in self.layers):
+            return None
+        return max(self.layers, key=lambda figures: (figures.score, -figures.layer))
+
+    @property
+    def confounded_by(self) -> str | None:
+        """The confound, where the best layer's direction separates it better than the classes (validation)."""
+        best = self.best
+        if best is None or best.validation is None or not best.validation.is_confounded:
+            return None
+        return self.confound
+
+
+@dataclass(frozen=True, slots=True)
+class VectorReport:
+    """Figures of every estimator on a run.
+
+    Attributes:
+        estimators: in the order in which they were asked for.
+        estimator_cosines: layer -> cosine between every two estimators, in the order of `estimators`.
+        n_rows: split -> rows.
+        negative: the class that directions point away from.
+        positive: the class that they point to.
+        run_fingerprint: of the run that the rows came from.
+        data_set: name of the corpus, for titles.
+        model: name of the model, for titles.
+    """
+
+    estimators: tuple[EstimatorReport, ...]
+    estimator_cosines: Mapping[int, tuple[tuple[float, ...], ...]]
+    n_rows: Mapping[str, int]
+    negative: str
+    positive: str
+    run_fingerprint: str
+    data_set: str
+    model: str
+
+    @property
+    def best(self) -> EstimatorReport:
+        """The estimator whose best layer does best on validation, one that is not confounded where there is.
+
+        The first of equals, and the first where there is no validation split.
+        """
+        return max(
+            self.estimators,
+            key=lambda one: (one.confounded_by is None, one.best.score if one.best else (-1.0, -1.0)),
+        )
