@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class MadeRows:
         layer_ids: decoder blocks of the axis of layers.
         label_kind: what the run's labels are.
         names: the classes, when that is "classes".
+        groups: group of each prompt, none by default.
+        fields: fields of each prompt, none by default.
     """
 
     x: npt.NDArray[np.float32]
@@ -39,6 +41,8 @@ class MadeRows:
     layer_ids: tuple[int, ...]
     label_kind: LabelKind | None = "classes"
     names: tuple[str, ...] = ("false", "true")
+    groups: Sequence[str | None] | None = None
+    fields: Sequence[Mapping[str, object]] | None = None
 
     @property
     def prompt(self) -> npt.NDArray[np.int64]:
@@ -100,13 +104,15 @@ def labelled_rows(
     )
 
 
-def write_run(folder: Path, rows: MadeRows, dtype: str = "float32", n_shards: int = 3) -> Path:
-    """Write the rows as a finished run of several shards, and return the folder."""
+def write_run(
+    folder: Path, rows: MadeRows, dtype: str = "float32", n_shards: int = 3, store_rows: bool = True
+) -> Path:
+    """Write the rows as a finished run of several shards, or their statistics alone; return the folder."""
     stream = StreamHeader(rows.layer_ids, rows.x.shape[2], dtype)
     header = RunHeader(
         fingerprint="made-for-a-test",
         settings={},
-        model={"name": "made-up-model"},
+        model={"name": "made-up-model", "sha256": {"model.safetensors": "a0" * 32}},
         tokenizer={},
         corpus={"name": "made-up-corpus"},
         versions={},
@@ -114,6 +120,7 @@ def write_run(folder: Path, rows: MadeRows, dtype: str = "float32", n_shards: in
         streams={"hidden_states": stream},
         label=LabelHeader(rows.label_kind, rows.names if rows.label_kind == "classes" else ()),
         plan=plan_shards(rows.n_rows, stream.row_bytes, min_shards=n_shards),
+        rows=store_rows,
     )
     writer = RunWriter.open(folder, header)
     for number in range(len(header.plan)):
@@ -128,7 +135,7 @@ def _shard(rows: MadeRows, header: RunHeader, number: int) -> CapturedShard:
     columns = (
         torch.tensor(c[chosen], dtype=torch.int32) for c in (rows.prompt, rows.position, rows.token_id)
     )
-    dtype = header.streams["hidden_states"].torch_dtype
+    dtype = header.streams["hidden_states"].read_dtype
     layers = {
         layer_id: torch.tensor(rows.x[chosen, layer]).to(dtype)
         for layer, layer_id in enumerate(rows.layer_ids)
@@ -138,7 +145,13 @@ def _shard(rows: MadeRows, header: RunHeader, number: int) -> CapturedShard:
 
 
 def _prompt(rows: MadeRows, index: int) -> Prompt:
-    label = rows.labels[index]
     return Prompt(
-        index, str(index), f"text {index}", f"made.jsonl:{index + 1}", label, split=rows.splits[index]
+        index,
+        str(index),
+        f"text {index}",
+        f"made.jsonl:{index + 1}",
+        rows.labels[index],
+        None if rows.groups is None else rows.groups[index],
+        rows.splits[index],
+        {} if rows.fields is None else rows.fields[index],
     )

@@ -8,18 +8,14 @@ from pathlib import Path
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.errors import RunError
 from easysteer_data.shards import RunHeader
+from easysteer_data.shards.space import shard_bytes
 
-_ROW_LABEL_BYTES = 20  # prompt, position, token and label of each row of each layer
 _PROMPT_BYTES = 400  # a prompt's share of the tables beside its tokens and text
 
 
 def run_bytes(header: RunHeader, n_rows: int, n_tokens: int, n_prompts: int) -> int:
     """About how many bytes a run takes."""
-    rows = sum(
-        n_rows * (shape.row_bytes + _ROW_LABEL_BYTES) * len(shape.layer_ids)
-        for shape in header.streams.values()
-    )
-    return (rows if header.rows else 0) + 8 * n_tokens + _PROMPT_BYTES * n_prompts
+    return shard_bytes(header, n_rows) + 8 * n_tokens + _PROMPT_BYTES * n_prompts
 
 
 def free_bytes(out: Path) -> int:
