@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,8 @@ class Recorder:
         spool = None if self._order is None else self._order.spool
         if spool is None:
             return {"chunks": chunks, "sums": sums, "error": self._error}
+        if not Path(spool).is_dir():  # the driver was interrupted while it asked
+            return {"chunks": [], "sums": None, "error": "the driver has gone"}
         return {
             "chunks": [put(chunk.to_tensors(), spool, rank) for chunk in chunks],
             "sums": None if sums is None else put(sums.to_tensors(), spool, rank),

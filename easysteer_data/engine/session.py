@@ -199,6 +199,11 @@ class CaptureSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, KeyboardInterrupt) and not self._in_process:
+            # Ctrl-C in a terminal goes to the child as well, which then answers no more; where it lives on,
+            # the next capture starts its recorder afresh.
+            self._leave()
+            return
         try:
             self._llm.collective_rpc("easysteer_stop")
         except Exception:

@@ -24,6 +24,7 @@ def start(arguments: Sequence[str], log: Path) -> ForkServerProcess:
 
 
 def _run(arguments: list[str], log: str) -> None:
+    os.setsid()  # a process group of its own, as a terminal gives a command
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

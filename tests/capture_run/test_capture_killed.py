@@ -138,6 +138,22 @@ def test_a_capture_that_is_told_to_stop_says_what_is_kept_and_how_to_go_on(
     same_run(tmp_path / "capture", unstopped)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_terminal_that_stops_the_engines_process_too_ends_as_cleanly(
+    number: int, code: int, arguments: list[str], unstopped: Path, tmp_path: Path
+) -> None:
+    process = start([*arguments, "engine.in_process=false", f"out={tmp_path}"], tmp_path / "log.txt")
+    wait_until(lambda: n_committed(tmp_path / "capture") >= 2, process)
+    os.killpg(process.pid or 0, number)
+    process.join(60)
+    log = (tmp_path / "log.txt").read_text()
+    assert process.exitcode == code, log
+    assert f"of {N_SHARDS} shards are finished and kept; the same command continues" in log
+    capture(arguments, tmp_path)
+    same_run(tmp_path / "capture", unstopped)
+
+
 def test_a_second_process_on_the_same_output_is_refused_with_the_owner(
     arguments: list[str], unstopped: Path, tmp_path: Path
 ) -> None:
