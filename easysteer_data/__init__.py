@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from easysteer_data.select import SelectSpec
     from easysteer_data.shards import Run, decode_safetensors, open_run, unpack_prompts, unpack_rows
     from easysteer_data.streaming_datamodule import StreamingDataModule
+    from easysteer_data.vectors import SteeringVector, load_vector
     from easysteer_data.verify import verify_run
 
 _HOMES = {
@@ -24,10 +25,12 @@ _HOMES = {
     "LinearProbe": "probes",
     "Run": "shards",
     "SelectSpec": "select",
+    "SteeringVector": "vectors",
     "StreamingDataModule": "streaming_datamodule",
     "capture": "hidden_states",
     "close_llm": "engine.open",
     "decode_safetensors": "shards",
+    "load_vector": "vectors",
     "open_llm": "engine.open",
     "open_run": "shards",
     "unpack_prompts": "shards",
@@ -41,10 +44,12 @@ __all__ = [
     "LinearProbe",
     "Run",
     "SelectSpec",
+    "SteeringVector",
     "StreamingDataModule",
     "capture",
     "close_llm",
     "decode_safetensors",
+    "load_vector",
     "open_llm",
     "open_run",
     "unpack_prompts",

@@ -36,8 +36,8 @@ def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     data, vector = settings.data, settings.vector
     if data.normalise != "none":
         raise SettingsError(
-            f"data.normalise is {data.normalise!r}, but a steering vector is added to rows as they are captured; "
-            "set data.normalise=none"
+            f"data.normalise is {data.normalise!r}, but a steering vector is added to rows as they are "
+            "captured; set data.normalise=none"
         )
     estimators = make_estimators(vector.estimators, C=vector.C, seed=vector.seed)
     source = ContrastSource(

@@ -88,4 +88,5 @@ class Contrast:
             axes: float64 [layers, width].
         """
         units = axes / axes.norm(dim=-1, keepdim=True)
-        return units * (units * self.difference).sum(dim=-1, keepdim=True)
+        lengths = (units * self.difference).sum(dim=-1, keepdim=True)
+        return torch.mul(units, lengths)

@@ -73,7 +73,7 @@ class _Confound:
     @classmethod
     def of(cls, rows: LabelledRows, scores: torch.Tensor) -> _Confound | None:
         known = rows.confound >= 0
-        values, codes = rows.confound[known].unique(return_inverse=True)
+        values, codes = torch.unique(rows.confound[known], return_inverse=True)
         if len(values) < 2:
             return None
         scores = scores[known]
@@ -84,9 +84,9 @@ class _Confound:
 
 
 def aurocs(scores: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
-    """Area under the ROC curve of each column of scores [n, L] against bool [n], float64 [L]; ties count half.
+    """Area under the ROC curve of each column of scores [n, L] against bool [n], float64 [L].
 
-    Both classes need a row.
+    Ties count half; both classes need a row.
     """
     above = scores[positive].T.contiguous()
     below = scores[~positive].T.contiguous().sort().values
@@ -110,5 +110,5 @@ def shares_of_variance(scores: torch.Tensor, codes: torch.Tensor) -> torch.Tenso
 
 def cosines(vectors: torch.Tensor) -> torch.Tensor:
     """Cosine of every two of n vectors [..., n, width], [..., n, n]."""
-    units = vectors / vectors.norm(dim=-1, keepdim=True)
-    return units @ units.mT
+    units = torch.nn.functional.normalize(vectors, dim=-1)
+    return torch.matmul(units, units.mT)

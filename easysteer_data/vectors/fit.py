@@ -103,9 +103,9 @@ def _check_steps(
     for layer_id, relative in zip(layer_ids, relative_norms.tolist(), strict=True):
         if not relative > _NO_STEP:
             raise RunError(
-                f"{source.run.path}: layer {layer_id}: the rows of {source.negative!r} and "
-                f"{source.positive!r} do not differ along the direction of {name} (step {relative:.1e} of the "
-                "rows' norm); leave the layer out with data.layers"
+                f"{source.run.path}: layer {layer_id}: {source.negative!r} and {source.positive!r} do not "
+                f"differ along the direction of {name} (a step of {relative:.1e} of the rows' norm); leave "
+                "the layer out with data.layers"
             )
 
 

@@ -1,4 +1,4 @@
-"""The figures of fitted vectors for readers: a table of plain text, a JSON object. Measures nothing itself."""
+"""Figures of fitted vectors for readers: a table of plain text, a JSON object. Measures nothing itself."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ def vector_table(report: VectorReport) -> str:
     ]
     for estimator in report.estimators:
         lines += ["", *_estimator_lines(estimator)]
-    return "\n".join(
-        [*lines, "", "* best layer on validation; step: in units of the rows, and of their norm"]
-    )
+    lines += ["", "* best layer on validation; step: in units of the rows, and of their norm"]
+    if any(estimator.confound for estimator in report.estimators):
+        lines.append("! tells the confound's values apart better than the classes, on validation")
+    return "\n".join(lines)
 
 
 def vector_report_json(report: VectorReport) -> dict[str, Any]:
     """The report as plain values.
 
     `estimators` is a list of objects of `name`, `settings`, `best_layer`, `confound`, `confounded_by`,
-    `layers` (as LayerFigures) and `layer_cosines`; `best_estimator` names one of them.
+    `confounded_layers`, `layers` (as LayerFigures) and `layer_cosines`; `best_estimator` names one of them.
     """
     return {
         "best_estimator": report.best.name,
@@ -45,20 +46,25 @@ def _estimator_json(estimator: EstimatorReport) -> dict[str, Any]:
     values = asdict(estimator)
     values["best_layer"] = None if estimator.best is None else estimator.best.layer
     values["confounded_by"] = estimator.confounded_by
+    values["confounded_layers"] = estimator.confounded_layers
     return values
 
 
 def _estimator_lines(estimator: EstimatorReport) -> list[str]:
     lines = [estimator.name]
-    if estimator.confounded_by is not None:
-        lines[0] += f": CONFOUNDED, tells {estimator.confounded_by} apart better than the classes"
+    if estimator.confounded_layers:
+        lines[0] += (
+            f"{': CONFOUNDED' if estimator.confounded_by else ''}: {len(estimator.confounded_layers)} of "
+            f"{len(estimator.layers)} layers tell {estimator.confound} apart better than the classes"
+        )
     lines.append(
-        f"  {'':>5}  {'step':>17}  {'validation':>15}  {'test':>15}"
-        + (f"  {estimator.confound:>15}" if estimator.confound else "")
+        f"  {'':>5}  {'step':>18}  {'validation':>15}  {'test':>15}"
+        + (f"  {estimator.confound:>16}" if estimator.confound else "")
     )
+    names = f"{'AUROC':>7}  {'pairs':>6}"
     lines.append(
-        f"  {'layer':>5}  {'length':>9}  {'of norm':>6}  {'AUROC':>7}  {'pairs':>6}  {'AUROC':>7}  {'pairs':>6}"
-        + (f"  {'AUROC val., test':>15}" if estimator.confound else "")
+        f"  {'layer':>5}  {'length':>9}  {'of norm':>7}  {names}  {names}"
+        + (f"  {'AUROC val., test':>16}" if estimator.confound else "")
     )
     lines += [_layer_line(figures, estimator) for figures in estimator.layers]
     return lines
@@ -67,13 +73,12 @@ def _estimator_lines(estimator: EstimatorReport) -> list[str]:
 def _layer_line(figures: LayerFigures, estimator: EstimatorReport) -> str:
     mark = "*" if figures == estimator.best else " "
     splits = (figures.validation, figures.test)
-    cells = [_cells(split) for split in splits]
-    line = f"{mark} {figures.layer:>5}  {figures.norm:>9.4g}  {figures.relative_norm:>7.1%}  " + "  ".join(
-        cells
-    )
+    step = f"{figures.norm:>9.4g}  {figures.relative_norm:>7.1%}"
+    line = f"{mark} {figures.layer:>5}  {step}  {_cells(figures.validation)}  {_cells(figures.test)}"
     if estimator.confound:
         found = [None if split is None else split.confound_auroc for split in splits]
-        line += "  " + " ".join(f"{_figure(value):>7}" for value in found)
+        line += " " + " ".join(f"{_figure(value):>8}" for value in found)
+        line += " !" if figures.layer in estimator.confounded_layers else ""
     return line
 
 

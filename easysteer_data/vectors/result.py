@@ -1,4 +1,4 @@
-"""What fitting vectors found: figures per layer and estimator, and what was chosen. Plain numbers, no tensor."""
+"""What fitting vectors found: figures by estimator and layer, what was chosen. Plain numbers, no tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LayerFigures:
 
     @property
     def score(self) -> tuple[float, float]:
-        """What the layer is chosen by, the higher the better: accuracy of pairs where there are any, AUROC."""
+        """What the layer is chosen by, the higher the better: accuracy of pairs if there are any, AUROC."""
         found = self.validation
         if found is None:
             return -1.0, -1.0
@@ -61,12 +61,18 @@ class EstimatorReport:
         return max(self.layers, key=lambda figures: (figures.score, -figures.layer))
 
     @property
+    def confounded_layers(self) -> tuple[int, ...]:
+        """The layers whose direction separates the confound better than the classes, on validation."""
+        return tuple(
+            figures.layer
+            for figures in self.layers
+            if figures.validation is not None and figures.validation.is_confounded
+        )
+
+    @property
     def confounded_by(self) -> str | None:
-        """The confound, where the best layer's direction separates it better than the classes (validation)."""
-        best = self.best
-        if best is None or best.validation is None or not best.validation.is_confounded:
-            return None
-        return self.confound
+        """The confound, if the best layer is one of `confounded_layers`."""
+        return self.confound if self.best and self.best.layer in self.confounded_layers else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from typing import cast
 
 import torch
 
 from easysteer_data.data_options import RowFilter, plain_options
-from easysteer_data.errors import BadShardError, RunError, SettingsError
+from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.serving import ServedLayers, choose_rows
-from easysteer_data.shards import Run, RowStatistics
+from easysteer_data.shards import RowStatistics, Run
 from easysteer_data.types import SPLITS, Split, Stream
 from easysteer_data.vectors.contrast import Contrast, LabelledRows
 
 # Rows in float64, what an estimator makes of them, and the rows as stored.
-_COPIES_IN_MEMORY = 4
+_COPIES_IN_MEMORY = 3
 
 
 class ContrastSource:
@@ -94,8 +95,8 @@ class ContrastSource:
         return 0 if label_means is None else int(label_means.n_rows.sum())
 
     def chunks(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
-        """The layers in runs whose rows of the largest split are worked on within a size; one at least."""
-        n_rows = max(self.n_rows(split) for split in SPLITS) if self.has_rows else 1
+        """The layers in runs of neighbours whose rows can be worked on within a size; one layer at least."""
+        n_rows = sum(self.n_rows(split) for split in SPLITS) if self.has_rows else 1
         width = self.run.manifest.header.streams[self.stream].width
         per_layer = _COPIES_IN_MEMORY * max(n_rows, 1) * width * torch.float64.itemsize
         n_layers = max(max_bytes // per_layer, 1)
@@ -129,7 +130,7 @@ class ContrastSource:
         """
         numbers = self._numbers[split]
         prompt = self.run.index.prompt[numbers].long()
-        positive = self._labels[numbers] == self._classes[1]
+        positive = cast("torch.Tensor", self.run.labels)[numbers] == self._classes[1]
         x = self.run.gather(self.stream, layer_ids, numbers).double()
         return LabelledRows(x, positive, self._groups[prompt], self._confounds[prompt])
 
@@ -146,38 +147,34 @@ class ContrastSource:
             for split in SPLITS
         }
 
-    @property
-    def _labels(self) -> torch.Tensor:
-        labels = self.run.labels
-        if labels is None or self.run.manifest.header.label.kind != "classes":
-            raise RunError(
-                f"{self.run.path} has {self.run.manifest.header.label}, but a direction lies between two "
-                "classes; capture a corpus whose labels are two classes"
-            )
-        return labels
-
     def _two_classes(self) -> tuple[int, int]:
         """Negative and positive class, as places among the run's class names."""
         label = self.run.manifest.header.label
-        if label.kind == "classes" and not self.has_rows:
+        if label.kind != "classes":
+            raise RunError(
+                f"{self.run.path} has {label}, but a direction lies between two classes; capture a corpus "
+                "whose labels are two classes"
+            )
+        if not self.has_rows:
             means = self._statistics(self.layer_ids[0], None).by_label
             found = [] if means is None else means.n_rows.nonzero().flatten().tolist()
         else:
-            labels = self._labels
-            found = labels[torch.cat(list(self._numbers.values()))].unique().tolist()
+            labels = cast("torch.Tensor", self.run.labels)
+            found = sorted(set(labels[torch.cat(list(self._numbers.values()))].tolist()))
         if len(found) != 2:
             names = ", ".join(label.names[index] for index in found) or "none"
             raise RunError(
-                f"{self.run.path}: the rows are of {len(found)} classes ({names}), but a direction lies between "
-                "two; choose two with data.rows.fields={label: [negative, positive]}"
+                f"{self.run.path}: the rows are of {len(found)} classes ({names}), but a direction lies "
+                "between two; choose two with data.rows.fields={label: [negative, positive]}"
             )
         return found[0], found[1]
 
     def _check_counts(self, counts: Sequence[int]) -> None:
         if min(counts) == 0:
             raise RunError(
-                f"{self.run.path}: the train split has {counts[0]} rows of {self.negative!r} and {counts[1]} of "
-                f"{self.positive!r}, and a direction needs both; give it more groups or change the split's seed"
+                f"{self.run.path}: the train split has {counts[0]} rows of {self.negative!r} and "
+                f"{counts[1]} of {self.positive!r}, and a direction needs both; give the split more groups "
+                "or change its seed"
             )
 
     @cached_property

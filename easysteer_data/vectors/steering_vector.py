@@ -48,7 +48,7 @@ class VectorProvenance:
 
 @dataclass(frozen=True, eq=False)
 class SteeringVector:
-    """Layer id -> unit direction and scale. `scale * direction` added to a row is one step to the positive class.
+    """Layer id -> unit direction and scale; `scale * direction` is one step towards the positive class.
 
     Attributes:
         directions: layer id -> float32 [width] of length 1, ascending; 0-based decoder blocks, and the

@@ -19,9 +19,9 @@ FORMAT = "easysteer-data steering vector 1"
 
 
 def save_vector(vector: SteeringVector, path: Path) -> None:
-    """Write `layer_id` int64 [L], `direction` float32 [L, width], `scale` float64 [L]; provenance as metadata.
+    """Write `layer_id` int64 [L], `direction` float32 [L, width] and `scale` float64 [L].
 
-    The metadata's `provenance` is a JSON object of VectorProvenance's attributes.
+    Its metadata holds `format`, and `provenance`: a JSON object of VectorProvenance's attributes.
 
     Args:
         vector: the vector.
@@ -97,7 +97,7 @@ def _read(path: Path) -> SteeringVector:
 
 def _vector(tensors: Mapping[str, torch.Tensor], provenance: VectorProvenance) -> SteeringVector:
     layer_ids, directions, scales = (tensors[name] for name in ("layer_id", "direction", "scale"))
-    if layer_ids.dtype != torch.int64 or len(layer_ids.unique()) != layer_ids.numel():
+    if layer_ids.dtype != torch.int64 or len(set(layer_ids.flatten().tolist())) != layer_ids.numel():
         raise ValueError("layer_id must hold different int64 numbers")
     if directions.ndim != 2 or layer_ids.shape != scales.shape or layer_ids.shape != directions.shape[:1]:
         raise ValueError(

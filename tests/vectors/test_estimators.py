@@ -117,7 +117,7 @@ def test_the_logistic_direction_equals_scikit_learns(n_rows: int, width: int, C:
         std = np.where(x[:, layer].std(axis=0) > 1e-9, x[:, layer].std(axis=0), 1)
         model = LogisticRegression(C=C, tol=1e-10, max_iter=100_000)
         axes.append(model.fit((x[:, layer] - x[:, layer].mean(axis=0)) / std, positive).coef_[0] / std)
-    assert_along(LogisticDirection(C)(contrast), np.array(axes), difference_of(x, positive), tolerance=1e-4)
+    assert_along(LogisticDirection(C)(contrast), np.array(axes), difference_of(x, positive))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

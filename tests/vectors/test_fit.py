@@ -79,6 +79,7 @@ def test_a_direction_of_the_letter_is_flagged_and_the_balanced_one_beats_it(lett
     fitted = fit_vectors(source, make_estimators(["diff_means", "diff_means_balanced"]))
     plain, balanced = fitted.report.estimators
     assert plain.confounded_by == "letter"
+    assert plain.confounded_layers == (0, 4, 8)
     assert balanced.confounded_by is None
     assert fitted.report.best is balanced
     assert balanced.best is not None
@@ -90,8 +91,12 @@ def test_a_direction_of_the_letter_is_flagged_and_the_balanced_one_beats_it(lett
     assert plain.layers[1].test.pair_accuracy == pytest.approx(0.5, abs=0.1)
     assert plain.layers[1].test.confound_auroc == pytest.approx(1, abs=0.1)
     table = vector_table(fitted.report)
-    assert "diff_means: CONFOUNDED, tells letter apart better than the classes" in table.splitlines()
-    assert "diff_means_balanced" in table.splitlines()
+    assert (
+        "diff_means: CONFOUNDED: 3 of 3 layers tell letter apart better than the classes"
+        in table.splitlines()
+    )
+    # Below a title and two lines of column names.
+    assert all(line.endswith(" !") for line in table.splitlines()[5:8])
 
 
 def test_every_estimator_finds_the_class_in_the_layer_that_has_it(run: Path) -> None:

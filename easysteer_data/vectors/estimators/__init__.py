@@ -1,9 +1,9 @@
-"""Estimators of directions, by name. A new one is a file here, a name in `EstimatorName` and a line below."""
+"""Estimators of directions, by name. A new one is a file here, a name in `EstimatorName`, a line below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
+from typing import get_args
 
 from easysteer_data.errors import SettingsError
 from easysteer_data.settings import EstimatorName
@@ -26,17 +26,7 @@ __all__ = [
     "make_estimators",
 ]
 
-# Each takes C and the seed, of which it uses what it knows.
-ESTIMATORS: Mapping[EstimatorName, Callable[[float, int], Estimator]] = MappingProxyType(
-    {
-        "diff_means": lambda _C, _seed: DifferenceOfMeans(),
-        "diff_means_balanced": lambda _C, _seed: BalancedDifferenceOfMeans(),
-        "paired_pca": lambda _C, _seed: PairedPCA(),
-        "logistic": lambda C, _seed: LogisticDirection(C),
-        "mass_mean": lambda _C, _seed: WhitenedDifference(),
-        "lat": lambda _C, seed: RandomPairPCA(seed),
-    }
-)
+ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 
 
 def make_estimators(
@@ -47,16 +37,24 @@ def make_estimators(
     """Estimators by name, in the order of the names.
 
     Args:
-        names: one or several keys of ESTIMATORS.
+        names: one or several of ESTIMATORS.
         C: inverse strength of the penalty of `logistic`.
-        seed: of the pairing of `lat`.
+        seed: of the random pairs of `lat`.
 
     Raises:
-        SettingsError: there is no such estimator, none is named, or one is named twice.
+        SettingsError: there is no such estimator, none is named, one is named twice, or C can't be used.
     """
-    makers = {str(name): make for name, make in ESTIMATORS.items()}
-    unknown = [name for name in names if name not in makers]
+    known: dict[EstimatorName, Estimator] = {
+        "diff_means": DifferenceOfMeans(),
+        "diff_means_balanced": BalancedDifferenceOfMeans(),
+        "paired_pca": PairedPCA(),
+        "logistic": LogisticDirection(C),
+        "mass_mean": WhitenedDifference(),
+        "lat": RandomPairPCA(seed),
+    }
+    found = {str(name): estimator for name, estimator in known.items()}
+    unknown = [name for name in names if name not in found]
     if unknown or not names or len(set(names)) != len(names):
         fault = f"there is no {unknown[0]!r}" if unknown else "name one, or several different ones"
-        raise SettingsError(f"vector.estimators is {list(names)}: {fault}; there are {', '.join(makers)}")
-    return {name: makers[name](C, seed) for name in names}
+        raise SettingsError(f"vector.estimators is {list(names)}: {fault}; there are {', '.join(ESTIMATORS)}")
+    return {name: found[name] for name in names}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -12,7 +13,7 @@ from easysteer_data.vectors.contrast import Contrast
 class Estimator(Protocol):
     """Finds the direction from the negative to the positive class; a frozen dataclass of its settings."""
 
-    __dataclass_fields__: ClassVar[dict[str, object]]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __call__(self, contrast: Contrast) -> torch.Tensor:
         """The vector of every layer, float64 [layers, width].

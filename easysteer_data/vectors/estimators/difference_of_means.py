@@ -31,7 +31,7 @@ class BalancedDifferenceOfMeans:
         """See Estimator."""
         rows = contrast.rows
         differences = []
-        for value in rows.confound.unique():
+        for value in torch.unique(rows.confound):
             alike = rows.confound == value
             positive, negative = alike & rows.positive, alike & ~rows.positive
             if value >= 0 and positive.any() and negative.any():

@@ -16,8 +16,8 @@ def principal_axes(differences: torch.Tensor) -> torch.Tensor:
     by_layer = differences.transpose(0, 1)
     n_rows, width = by_layer.shape[1:]
     if n_rows >= width:
-        return torch.linalg.eigh(by_layer.mT @ by_layer).eigenvectors[..., -1]
+        axes: torch.Tensor = torch.linalg.eigh(by_layer.mT @ by_layer).eigenvectors[..., -1]
+        return axes
     # The smaller of the two Gram matrices has the same largest eigenvalue.
     weights = torch.linalg.eigh(by_layer @ by_layer.mT).eigenvectors[..., -1:]
-    axes = (by_layer.mT @ weights).squeeze(-1)
-    return axes / axes.norm(dim=-1, keepdim=True)
+    return torch.nn.functional.normalize((by_layer.mT @ weights).squeeze(-1), dim=-1)
