@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +23,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from moto.server import ThreadedMotoServer
 from torch.utils.data import DataLoader
 
 from easysteer_data.errors import BadShardError, RunError, SettingsError
@@ -179,13 +183,26 @@ class Proxy(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
+def start_s3() -> tuple[subprocess.Popen[bytes], str]:
+    """An S3 server in a process of its own: vLLM can't be loaded beside Flask's proxies."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return server, f"http://127.0.0.1:{port}"
+        time.sleep(0.1)
+    server.kill()
+    raise TimeoutError("the S3 server did not start")
+
+
 def test_an_object_store_that_drops_connections_serves_every_row(
     rows: MadeRows, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
-    s3 = ThreadedMotoServer(port=0, verbose=False)
-    s3.start()
-    upstream = "http://{}:{}".format(*s3.get_host_and_port())
+    s3, upstream = start_s3()
     state: dict[str, Any] = {"upstream": upstream, "n": 0, "dropped": 0}
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), partial(Proxy, state))
     thread = threading.Thread(target=proxy.serve_forever)
@@ -215,7 +232,8 @@ def test_an_object_store_that_drops_connections_serves_every_row(
         proxy.shutdown()
         thread.join()
         proxy.server_close()
-        s3.stop()
+        s3.terminate()
+        s3.wait()
 
 
 def test_a_server_that_answers_no_more_is_an_error_with_the_url(
