@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,14 @@ from easysteer_data.tokens import load_tokenizer, tokenize
 from easysteer_data.types import Prompt
 
 
+@lru_cache
+def loaded(model: Path) -> Any:
+    return load_tokenizer(str(model))
+
+
 @pytest.fixture(scope="module")
 def tokenizer(smollm2: Path) -> Any:
-    return load_tokenizer(str(smollm2))
+    return loaded(smollm2)
 
 
 def prompts_of(tokenizer: Any, *texts: str, fields: dict[str, object] | None = None) -> list[Prompt]:
@@ -68,7 +74,7 @@ def test_a_substring_can_name_a_field_of_the_prompt(tokenizer: Any) -> None:
 def test_the_found_tokens_are_those_that_cover_the_characters(
     parts: tuple[str, str, str], smollm2: Path
 ) -> None:
-    tokenizer = load_tokenizer(str(smollm2))
+    tokenizer = loaded(smollm2)
     before, middle, _ = parts
     text = "".join(parts)
     prompt = Prompt(0, "p", text, "made:1", token_ids=tuple(tokenizer(text)["input_ids"]))
