@@ -5,9 +5,9 @@ Knows which prompts make a shard; proves and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ from easysteer_data.engine.wire import Chunk, Sums
 _Part = TypeVar("_Part", Chunk, Sums)
 
 
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What is kept of a finished request: of a RequestOutput it is a fraction of the bytes."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class CollectedShard:
     """What came out of the engine for one shard.
@@ -26,13 +34,13 @@ class CollectedShard:
         number: the shard's number.
         chunks: rows, in the order of the engine's steps.
         sums: partial sums, where rows are reduced to their mean.
-        outputs: prompt index -> its RequestOutput.
+        completions: prompt index -> what the engine made of it.
     """
 
     number: int
     chunks: list[Chunk] = field(default_factory=list)
     sums: list[Sums] = field(default_factory=list)
-    outputs: dict[int, Any] = field(default_factory=dict)
+    completions: dict[int, Completion] = field(default_factory=dict)
 
     @property
     def n_bytes(self) -> int:
@@ -63,14 +71,14 @@ class ShardCollector:
             for number, part_of_sums in self._divide(sums):
                 self._shard(number).sums.append(part_of_sums)
 
-    def add_outputs(self, outputs: Sequence[tuple[int, Any]]) -> Iterator[CollectedShard]:
+    def add_completions(self, finished: Iterable[tuple[int, Completion]]) -> Iterator[CollectedShard]:
         """Take finished requests in; their rows must have been added. Yields the shards that became whole."""
-        for index, output in outputs:
+        for index, completion in finished:
             number = int(np.searchsorted(self._starts, index, side="right")) - 1
             shard = self._shard(number)
-            shard.outputs[index] = output
+            shard.completions[index] = completion
             start, stop = self._plan[number]
-            if len(shard.outputs) == stop - start:
+            if len(shard.completions) == stop - start:
                 self._closed.add(number)
                 yield self._open.pop(number)
 

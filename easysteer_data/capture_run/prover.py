@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from easysteer_data.capture_run.collector import CollectedShard
+from easysteer_data.capture_run.collector import CollectedShard, Completion
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
 from easysteer_data.engine.wire import StreamShape
@@ -30,15 +30,35 @@ class ShardProver:
         self._rules = Rules(shapes, plan.selection.reduce, plan.settings.capture.gates)
         self.gates: Counter[str] = Counter()
 
+    def accept(self, index: int, output: Any) -> Completion:
+        """Check a RequestOutput against its prompt and keep what is needed of it.
+
+        Raises:
+            EngineError: the engine ran other tokens than were given, or finished the prompt with an error.
+        """
+        prompt, made = self._plan.prompts[index], output.outputs[0]
+        where = f"prompt {prompt.id} ({prompt.source})"
+        if made.finish_reason == "error":
+            raise EngineError(f"{where}: the engine finished it with an error; its log says why")
+        if tuple(output.prompt_token_ids or ()) != prompt.token_ids:
+            raise EngineError(f"{where}: the engine ran other tokens than were given")
+        return Completion(made.text, tuple(made.token_ids))
+
+    def n_tokens(self, shard: CollectedShard) -> int:
+        """Tokens that the model read or made for a shard."""
+        return sum(
+            len(self._plan.prompts[index].token_ids) + len(completion.token_ids)
+            for index, completion in shard.completions.items()
+        )
+
     def prove(self, shard: CollectedShard) -> CapturedShard:
         """Put the shard's rows in order and check each one; takes its chunks out of it.
 
         Raises:
             ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
-            EngineError: the engine ran other tokens than were given, or finished a prompt with an error.
         """
-        indices = sorted(shard.outputs)
-        finished = [self._finished(index, shard.outputs[index]) for index in indices]
+        indices = sorted(shard.completions)
+        finished = [self._finished(index, shard.completions[index]) for index in indices]
         rows = prove(Recorded(shard.chunks, shard.sums), finished, self._rules)
         shard.chunks, shard.sums = [], []
         self.gates.update(rows.gates)
@@ -46,8 +66,8 @@ class ShardProver:
             CapturedPrompt(
                 prompt=self._plan.prompts[index],
                 n_rows=n_rows,
-                generated_text=shard.outputs[index].outputs[0].text,
-                generated_token_ids=tuple(shard.outputs[index].outputs[0].token_ids),
+                generated_text=shard.completions[index].text,
+                generated_token_ids=shard.completions[index].token_ids,
             )
             for index, n_rows in zip(indices, rows.n_rows, strict=True)
         )
@@ -57,17 +77,12 @@ class ShardProver:
         }
         return CapturedShard(shard.number, captured, rows.index, values)
 
-    def _finished(self, index: int, output: Any) -> FinishedPrompt:
+    def _finished(self, index: int, completion: Completion) -> FinishedPrompt:
         prompt = self._plan.prompts[index]
-        where = f"prompt {prompt.id} ({prompt.source})"
-        if output.outputs[0].finish_reason == "error":
-            raise EngineError(f"{where}: the engine finished it with an error; its log says why")
-        if tuple(output.prompt_token_ids or ()) != prompt.token_ids:
-            raise EngineError(f"{where}: the engine ran other tokens than were given")
         return FinishedPrompt(
             prompt=index,
             name=f"{prompt.id}, {prompt.source}",
             prompt_token_ids=prompt.token_ids,
-            generated_token_ids=output.outputs[0].token_ids,
+            generated_token_ids=completion.token_ids,
             select=self._plan.selects[index],
         )

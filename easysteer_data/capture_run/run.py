@@ -123,14 +123,12 @@ class _ShardCapture:
                 if finished or step % session.steps_per_fetch == 0:
                     collector.add_rows(session.fetch())
                 self._progress.add_outputs(finished)
-                for shard in collector.add_outputs(finished):
+                completions = [(index, self._prover.accept(index, output)) for index, output in finished]
+                for shard in collector.add_completions(completions):
                     background.put(shard, shard.n_bytes)
 
     def _finish(self, shard: CollectedShard) -> None:
-        n_tokens = sum(
-            len(output.prompt_token_ids) + len(output.outputs[0].token_ids)
-            for output in shard.outputs.values()
-        )
+        n_tokens = self._prover.n_tokens(shard)
         gates_before = self._prover.gates.copy()
         entry = self._writer.write(self._prover.prove(shard))
         now_s = time.monotonic()
