@@ -56,7 +56,7 @@ def run_stage(config_name: str, stage: Stage) -> None:
             settings = settings_of_job(settings_of(config))
             name = settings.name
             jobs.rows[name] = stage(settings)
-        except (EasySteerDataError, NotImplementedError) as error:
+        except EasySteerDataError as error:
             sys.stderr.write(f"{type(error).__name__}: {error}\n")
             jobs.failures[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
 

@@ -206,9 +206,11 @@ class CaptureSession:
             return
         try:
             self._llm.collective_rpc("easysteer_stop")
-        except Exception:
-            if error is None:  # else an engine that died, or that Ctrl-C ended, is not what to tell of
+        except Exception as failure:
+            if error is None:
                 raise
+            # What ended the block comes first; that the engine no longer answers may follow from it.
+            error.add_note(f"the engine could not be told to stop recording: {failure}")
         finally:
             self._leave()
 
