@@ -99,6 +99,14 @@ class SelectSpec:
         """Whether generated tokens can be selected."""
         return self._phases[1].include is not None
 
+    @cached_property
+    def whole_generation(self) -> bool | None:
+        """True where every generated token is selected, False where none can be, None where it depends."""
+        include, exclude = self._phases[1]
+        if include is None:
+            return False
+        return True if include.everything and exclude is None else None
+
     def mask(self, prompt_len: int, start: int, token_ids: _Ids) -> _Mask:
         """Which positions of a chunk are selected; a sequence's mask is the same however it is cut.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -22,10 +23,13 @@ class Sampling:
     Attributes:
         max_tokens: 1 = the prompt's forward pass only.
         options: further arguments of SamplingParams.
+        recompute: compute every prompt whole, so that the prefix cache stands in for no row; a steered one
+            always is.
     """
 
     max_tokens: int
     options: Mapping[str, Any]
+    recompute: bool = True
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -38,15 +42,15 @@ class Sampling:
         if self.options.get("n", 1) != 1:
             raise SettingsError(f"n={self.options['n']}: capture follows one completion per prompt; use n=1")
 
-    def params(self, tag: RequestTag) -> Any:
-        """Return the request's SamplingParams; the prefix cache never stands in for a computed prompt."""
+    def params(self, *, steered: bool) -> Any:
+        """Return the SamplingParams of all requests, or of all that are steered, without their tags."""
         from vllm import SamplingParams
 
         options = {"temperature": 0.0, **self.options}
         return SamplingParams(
             max_tokens=self.max_tokens,
-            skip_reading_prefix_cache=True,
-            extra_args=tag.to_extra_args(),
+            # None leaves it to vLLM, which recomputes where prompt_logprobs are asked for.
+            skip_reading_prefix_cache=True if self.recompute or steered else None,
             **options,
         )
 
@@ -59,11 +63,13 @@ class Request:
         tag: index of the prompt, which its rows carry.
         prompt: what `LLM.generate` takes.
         select: which of its rows are wanted, None = all.
+        recipe: place of the recipe that steers it, None = not steered.
     """
 
     tag: int
     prompt: Any
     select: SelectSpec | None
+    recipe: int | None = None
 
 
 class Feed:
@@ -80,6 +86,7 @@ class Feed:
         self._sampling = sampling
         self._window = window
         self._running: dict[str, int] = {}  # outer request id -> tag
+        self._params: dict[bool, Any] = {}  # steered or not -> SamplingParams
 
     def run(self, requests: Iterable[Request]) -> Iterator[list[tuple[int, Any]]]:
         """Yield, engine step by engine step, the (tag, RequestOutput) of the requests that finished with it.
@@ -118,8 +125,9 @@ class Feed:
         requests = list(islice(waiting, room))
         if not requests:
             return
-        tags = [RequestTag(r.tag, None if r.select is None else r.select.to_wire()) for r in requests]
-        params = [self._sampling.params(tag) for tag in tags]
+        wires = {id(r.select): r.select.to_wire() for r in requests if r.select is not None}
+        tags = [RequestTag(r.tag, wires.get(id(r.select)), r.recipe) for r in requests]
+        params = [self._params_of(tag) for tag in tags]
         try:
             ids = self._llm.enqueue([r.prompt for r in requests], params, use_tqdm=False)
         except Exception as error:  # vLLM 0.32 has an error class of its own for it
@@ -127,6 +135,15 @@ class Feed:
         for internal_id, tag in zip(ids, tags, strict=True):
             # An internal id is the outer id, a number, plus "-" and 8 hex digits; outputs carry the outer id.
             self._running[internal_id.partition("-")[0]] = tag.prompt
+
+    def _params_of(self, tag: RequestTag) -> Any:
+        """SamplingParams with the tag; made once and copied, since to make them takes vLLM long."""
+        steered = tag.recipe is not None
+        if steered not in self._params:
+            self._params[steered] = self._sampling.params(steered=steered)
+        params = copy(self._params[steered])
+        params.extra_args = tag.to_extra_args()
+        return params
 
     def _refusal(self, requests: Sequence[Request], params: Sequence[Any], error: Exception) -> SettingsError:
         """Find which prompt vLLM refuses: it names none. What goes in meanwhile is aborted as the rest."""

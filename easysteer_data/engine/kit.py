@@ -12,10 +12,14 @@ from typing import Any
 import torch
 
 from easysteer_data.engine.geometry import watch_steps
+from easysteer_data.engine.lane import lane_for
 from easysteer_data.engine.recorder import Recorder
+from easysteer_data.engine.slots import StepSlots
+from easysteer_data.engine.steer_tables import SteerTables
+from easysteer_data.engine.steerer import Steerer
 from easysteer_data.engine.taps import TapGroup, TapPoint, find_blocks, find_points
 from easysteer_data.engine.wire import StartOrder, WorkerFacts
-from easysteer_data.errors import SettingsError
+from easysteer_data.errors import SettingsError, UnsupportedEngineError
 from easysteer_data.types import Stream
 
 
@@ -26,11 +30,13 @@ class TapKit:
         self._worker = worker
         self._plain = plain
         runner = worker.model_runner
-        self._slot_map = torch.full((runner.max_num_tokens,), -1, dtype=torch.int32, device=worker.device)
+        lane = lane_for(worker.device, runner.max_num_tokens)
+        self._slots = StepSlots(runner.max_num_tokens, worker.device, lane)
         self._groups: dict[Stream, TapGroup] = {}
         self._absent: list[Stream] = []
         n_tensor_ranks = worker.vllm_config.parallel_config.tensor_parallel_size
-        self.recorder = Recorder(self._groups, self._slot_map, worker.rank % n_tensor_ranks)
+        self.steerer: Steerer | None = None
+        self.recorder = Recorder(self._groups, self._slots, lane, worker.rank % n_tensor_ranks)
         self._runner_kind = watch_steps(runner, self.recorder.place_rows)
 
     def add(self, streams: Sequence[Stream], layers: Sequence[int] | None) -> None:
@@ -45,13 +51,24 @@ class TapKit:
             if points:
                 # Routers may give float32 in a bfloat16 model; their rows are narrow enough to keep it.
                 dtype = torch.float32 if stream == "router_logits" else runner.model_config.dtype
-                self._groups[stream] = TapGroup(points, runner.max_num_tokens, dtype, self._slot_map)
+                self._groups[stream] = TapGroup(points, self._slots.n_slots, dtype, self._slots.slot_map)
             elif stream not in self._absent:
                 self._absent.append(stream)
+
+    def add_steering(self) -> None:
+        """Make every block's output steerable, once."""
+        if self.steerer is not None:
+            return
+        runner = self._worker.model_runner
+        points = find_points(runner.get_model(), "hidden_states", int(runner.model_config.get_hidden_size()))
+        self.steerer = Steerer(SteerTables(points, runner.max_num_tokens, self._worker.device))
+        watch_steps(runner, self.steerer.place)
 
     def run_step(self, execute_model: Callable[[Any], Any], scheduler_output: Any) -> Any:
         """Run one step of the engine and take its rows."""
         self.recorder.begin_step(scheduler_output)
+        if self.steerer is not None:
+            self.steerer.begin_step(scheduler_output)
         output = execute_model(scheduler_output)
         self.recorder.end_step()
         return output
@@ -68,6 +85,7 @@ class TapKit:
             pid=os.getpid(),
             runner=self._runner_kind,
             dtype=str(self._worker.model_runner.model_config.dtype).removeprefix("torch."),
+            device=self._worker.device.type,
             speculative=config.speculative_config is not None,
             architecture=type(self._worker.model_runner.get_model()).__name__,
             plain=self._plain,
@@ -81,19 +99,36 @@ class TapKit:
                 }
                 for stream, g in self._groups.items()
             },
+            steering=None
+            if self.steerer is None
+            else {"layer_ids": list(self.steerer.tables.layer_ids), "width": self.steerer.tables.width},
         ).to_wire()
 
     def start(self, order: dict[str, Any]) -> None:
         """Begin to record."""
-        self.recorder.start(StartOrder.from_wire(order))
+        self.recorder.start(StartOrder.from_wire(order), self._worker.rank)
 
     def fetch(self) -> dict[str, Any]:
-        """Hand over the rows since the last fetch."""
+        """Hand over what does not go through the mailbox: sums and errors."""
         return self.recorder.fetch(self._worker.rank)
 
     def stop(self) -> None:
         """Stop recording."""
         self.recorder.stop()
+
+    def steer(self, recipes: Sequence[dict[str, Any]]) -> str | None:
+        """Begin to steer; return what is wrong with the recipes, None if nothing is."""
+        if self.steerer is None:
+            raise UnsupportedEngineError("this worker is not ready for steering")
+        return self.steerer.start(recipes)
+
+    def steer_error(self) -> str | None:
+        """What went wrong since `steer`, None if nothing did."""
+        return None if self.steerer is None else self.steerer.error
+
+    def unsteer(self) -> str | None:
+        """Stop steering; return what went wrong since `steer`, None if nothing did."""
+        return None if self.steerer is None else self.steerer.stop()
 
 
 def _of_layers(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from easysteer_data.engine.channel import remove_mailboxes
 from easysteer_data.engine.cpu_faults import sound_arguments
 from easysteer_data.engine.versions import check_vllm_version
 from easysteer_data.engine.wire import KEY
@@ -26,13 +27,16 @@ WORKERS = {
 
 
 def tap_arguments(
-    streams: Sequence[Stream] = ("hidden_states",), layers: Sequence[int] | None = None
+    streams: Sequence[Stream] = ("hidden_states",),
+    layers: Sequence[int] | None = None,
+    steering: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments that make `LLM(...)` a tapped engine.
 
     Args:
         streams: the streams to tap; each one holds a buffer of max_num_batched_tokens rows a layer.
         layers: true layer ids to tap, None = all.
+        steering: make every block's output steerable.
     """
     unknown = sorted(set(streams) - set(STREAMS))
     if unknown or not streams:
@@ -40,7 +44,12 @@ def tap_arguments(
     from vllm.platforms import current_platform
 
     device = "cpu" if current_platform.is_cpu() else "cuda"
-    options = {"streams": list(streams), "layers": None if layers is None else sorted(set(layers))}
+    options: dict[str, Any] = {
+        "streams": list(streams),
+        "layers": None if layers is None else sorted(set(layers)),
+    }
+    if steering:
+        options["steering"] = True
     return {"worker_cls": WORKERS[device], "additional_config": {KEY: options}}
 
 
@@ -49,6 +58,7 @@ def open_llm(
     *,
     streams: Sequence[Stream] = ("hidden_states",),
     layers: Sequence[int] | None = None,
+    steering: bool = False,
     in_process: bool | None = None,
     **llm_kwargs: Any,
 ) -> Any:
@@ -61,6 +71,8 @@ def open_llm(
         model: folder or name of the model, as for `LLM`.
         streams: streams to tap.
         layers: true layer ids to tap, None = all. A subset saves buffers; a capture may ask for fewer.
+        steering: make every block's output steerable, by `easysteer_data.generate` and
+            `capture(..., steering=...)`; costs a small kernel a block, also while nothing is steered.
         in_process: run the engine in this process (True) or in a child (False); None leaves it to vLLM.
         **llm_kwargs: passed to `LLM` (dtype, max_model_len, enforce_eager, ...).
 
@@ -72,7 +84,7 @@ def open_llm(
     from vllm import LLM
 
     os.environ.setdefault(_SPLIT_KEYS, "0")
-    arguments = tap_arguments(streams, layers)
+    arguments = tap_arguments(streams, layers, steering)
     arguments["additional_config"] |= llm_kwargs.pop("additional_config", None) or {}
     if arguments["worker_cls"] == WORKERS["cpu"]:
         arguments |= sound_arguments(model)
@@ -104,6 +116,7 @@ def close_llm(llm: Any) -> None:
 
     Drop your own references to `llm` for its memory to come back.
     """
+    remove_mailboxes(llm)
     core = llm.llm_engine.engine_core
     in_process = type(core).__name__ == "InprocClient"
     core.shutdown()

@@ -1,4 +1,4 @@
-"""The tap: a custom op that copies chosen rows of a layer's output into a buffer.
+"""The tap: a custom op that copies chosen rows of a layer's output into a buffer, and measures them.
 
 It is an op of torch's library, so that torch.compile traces it and CUDA graphs record it. Knows tensors only.
 """
@@ -9,7 +9,8 @@ import torch
 
 _LIBRARY = torch.library.Library("easysteer_data", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
-    "tap(Tensor hidden, Tensor? residual, Tensor slot_map, Tensor switch, Tensor(a!) rows) -> ()"
+    "tap(Tensor hidden, Tensor? residual, Tensor slot_map, Tensor switch, Tensor(a!) rows, Tensor(b!) peaks)"
+    " -> ()"
 )
 
 
@@ -19,8 +20,10 @@ def _tap_cpu(
     slot_map: torch.Tensor,
     switch: torch.Tensor,
     rows: torch.Tensor,
+    peaks: torch.Tensor,
 ) -> None:
-    if not int(switch):
+    place, n_places = switch.tolist()
+    if place < 0:
         return
     slots = slot_map[: hidden.shape[0]]
     tokens = (slots >= 0).nonzero().squeeze(1)
@@ -29,7 +32,13 @@ def _tap_cpu(
     values = hidden.index_select(0, tokens)
     if residual is not None:
         values = values + residual.index_select(0, tokens)
-    rows.index_copy_(0, slots.index_select(0, tokens).long(), values.to(rows.dtype))
+    wanted = slots.index_select(0, tokens).long()
+    width = hidden.shape[1]
+    capacity = rows.shape[0] // (n_places * width)
+    places = rows[: capacity * n_places * width].view(capacity, n_places, width)[:, place]
+    places.index_copy_(0, wanted, values.to(rows.dtype))
+    peak_places = peaks[: capacity * n_places].view(capacity, n_places)[:, place]
+    peak_places.index_copy_(0, wanted, values.abs().amax(-1).float())
 
 
 def _tap_meta(*_: object) -> None:
@@ -42,10 +51,11 @@ def _tap_cuda(
     slot_map: torch.Tensor,
     switch: torch.Tensor,
     rows: torch.Tensor,
+    peaks: torch.Tensor,
 ) -> None:
     from easysteer_data.engine.tap_kernel import launch_tap  # needs Triton: only where there is a GPU
 
-    launch_tap(hidden, residual, slot_map, switch, rows)
+    launch_tap(hidden, residual, slot_map, switch, rows, peaks)
 
 
 for _implementation, _device in ((_tap_cpu, "CPU"), (_tap_cuda, "CUDA"), (_tap_meta, "Meta")):
@@ -58,14 +68,19 @@ def tap(
     slot_map: torch.Tensor,
     switch: torch.Tensor,
     rows: torch.Tensor,
+    peaks: torch.Tensor,
 ) -> None:
-    """Copy `hidden[t] + residual[t]` into `rows[slot_map[t]]` for every token t with a slot.
+    """Copy `hidden[t] + residual[t]` into row (slot_map[t], place) for every token t with a slot.
+
+    The buffers are flat and their shape lies in `switch`, so that the rows of the layers that a capture asks
+    for stand side by side, whichever these are: one copy takes them all.
 
     Args:
         hidden: [n_tokens, width], the layer's output, padding included.
         residual: [n_tokens, width] or None where the layer returns one tensor.
-        slot_map: int32 [max_tokens], the row's place in `rows`, -1 = not wanted.
-        switch: int32 [1], 0 = this layer is not wanted.
-        rows: [capacity, width], written in place.
+        slot_map: int32 [max_tokens], the row's slot, -1 = not wanted.
+        switch: int32 [2], this layer's place among the wanted ones, -1 = not wanted; and their number.
+        rows: flat [slots, n_places, width], written in place.
+        peaks: float32, flat [slots, n_places], the row's largest absolute value; NaN where it holds a NaN.
     """
-    torch.ops.easysteer_data.tap(hidden, residual, slot_map, switch, rows)
+    torch.ops.easysteer_data.tap(hidden, residual, slot_map, switch, rows, peaks)

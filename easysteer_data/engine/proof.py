@@ -13,6 +13,8 @@ from typing import get_args
 import numpy as np
 import torch
 
+from easysteer_data.engine.copy_rows import copy_rows
+from easysteer_data.engine.host_memory import empty
 from easysteer_data.engine.wire import DTYPES, Chunk, StreamShape, Sums
 from easysteer_data.errors import ProofError, SettingsError
 from easysteer_data.select import SelectSpec
@@ -31,6 +33,11 @@ class Recorded:
 
     chunks: Sequence[Chunk]
     sums: Sequence[Sums] = ()
+
+    def prompts(self) -> np.ndarray:
+        """Indices of the prompts that have rows in it, each once."""
+        found = [chunk.prompt.numpy() for chunk in self.chunks] + [part.prompt.numpy() for part in self.sums]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +129,12 @@ def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -
     gates: Counter[str] = Counter()
     values: dict[Stream, torch.Tensor] = {}
     for stream, shape in rules.shapes.items():
-        peaks = torch.empty(len(shape.layer_ids), len(index))
-        _gather([chunk.peaks[stream] for chunk in chunks], chosen, peaks)
+        size = (len(shape.layer_ids), len(index))
+        peaks = _gathered([chunk.peaks[stream] for chunk in chunks], chosen, size, torch.float32)
         gates += _check_peaks(peaks, index, names, stream, rules)
         if rules.reduce != "mean":
-            values[stream] = torch.empty(*peaks.shape, shape.width, dtype=DTYPES[shape.dtype])
-            _gather([chunk.values[stream] for chunk in chunks], chosen, values[stream])
+            parts = [chunk.values[stream] for chunk in chunks]
+            values[stream] = _gathered(parts, chosen, (*size, shape.width), DTYPES[shape.dtype])
     n_rows = np.array([len(positions) for positions, _ in expected], dtype=np.int64)
     if rules.reduce == "mean":
         values = _means(recorded, prompts, index, n_rows, rules)
@@ -162,8 +169,8 @@ def _means(
             ours = [i for i, prompt in enumerate(part.prompt.tolist()) if prompt in place]
             places = torch.tensor([place[int(part.prompt[i])] for i in ours], dtype=torch.int64)
             total.index_add_(1, places, part.values[stream][:, ours])
-        values = torch.empty(len(shape.layer_ids), len(rows), shape.width, dtype=DTYPES[shape.dtype])
-        _gather([chunk.values[stream] for chunk in chunks], chosen, values)
+        size = (len(shape.layer_ids), len(rows), shape.width)
+        values = _gathered([chunk.values[stream] for chunk in chunks], chosen, size, DTYPES[shape.dtype])
         total.index_add_(1, owner, values.double())
         means[stream] = (total / count[:, None]).to(DTYPES[shape.dtype])
     return means
@@ -220,14 +227,20 @@ def _choose(chunks: Sequence[Chunk], index: RowIndex, names: Mapping[int, str]) 
     return chosen
 
 
-def _gather(parts: Sequence[torch.Tensor], chosen: np.ndarray, out: torch.Tensor) -> None:
-    """Put rows `chosen` of the joined parts, [n_layers, n, ...], into `out`; the parts are never joined."""
+def _gathered(
+    parts: Sequence[torch.Tensor], chosen: np.ndarray, size: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Rows `chosen` of the joined parts, [n_layers, n, ...]; a single part in order is not copied."""
+    if len(parts) == 1 and parts[0].shape == size and np.array_equal(chosen, np.arange(size[1])):
+        return parts[0]
+    out = empty(size, dtype)
     stops = np.cumsum([part.shape[1] for part in parts])
     owner = np.searchsorted(stops, chosen, side="right")
     for number in np.unique(owner):
         rows = np.flatnonzero(owner == number)
         offset = int(stops[number]) - parts[number].shape[1]
-        out[:, torch.from_numpy(rows)] = parts[number][:, torch.from_numpy(chosen[rows] - offset)]
+        copy_rows(parts[number], chosen[rows] - offset, out, rows)
+    return out
 
 
 def _check_peaks(

@@ -1,38 +1,28 @@
-"""The driver's side of a capture: starts the workers' recorders, fetches their chunks, always stops them."""
+"""The driver's side of a capture: starts the workers' recorders, takes their rows, always stops them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Self, get_args
 
 import torch
 
+from easysteer_data.engine.block import BlockShape
+from easysteer_data.engine.channel import Channel, Mailboxes, join_widths, mailboxes_of
 from easysteer_data.engine.plain import attach
 from easysteer_data.engine.proof import Recorded
-from easysteer_data.engine.spool import make_spool, remove_spool, take
-from easysteer_data.engine.wire import (
-    DTYPES,
-    SPLIT_STREAMS,
-    Chunk,
-    StartOrder,
-    StreamShape,
-    Sums,
-    WorkerFacts,
-)
+from easysteer_data.engine.spool import take
+from easysteer_data.engine.wire import DTYPES, SPLIT_STREAMS, StartOrder, StreamShape, Sums, WorkerFacts
 from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
 from easysteer_data.types import Reduce, Stream
 
-# Engine steps between two fetches while no prompt finishes: bounds how long a worker runs on after an error
-# of ours, and with the bytes what it holds.
-_MAX_STEPS_PER_FETCH = 16
-_MAX_BYTES_PER_FETCH = 256 * 2**20
+# Bytes of rows between a worker and the driver, where the caller does not say.
+_MAILBOX_BYTES = {"cpu": 2**26, "cuda": 2**31}
 
 _busy: set[int] = set()
-_Part = TypeVar("_Part", Chunk, Sums)
 
 
 class TappedEngine:
@@ -112,11 +102,6 @@ class TappedEngine:
             tuple(asked), n_parts * int(tapped["width"]), check_dtype(dtype) or str(tapped["dtype"])
         )
 
-    @property
-    def max_num_batched_tokens(self) -> int:
-        """Tokens, and so rows, in one step at most."""
-        return int(self.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens)
-
     def layouts(self, stream: Stream) -> dict[int, dict[str, int]]:
         """Per layer {num_heads, head_size} of attention heads, of all ranks; empty for others."""
         return {
@@ -148,14 +133,19 @@ class CaptureSession:
     """One capture on an engine: a context in which the engine's tagged requests are recorded.
 
     Attributes:
-        steps_per_fetch: engine steps after which `fetch` is due, also while no prompt finishes.
+        steps_per_fetch: engine steps after which `fetch` is due, also while no prompt finishes: bounds how
+            long a worker runs on after an error of ours.
 
     Args:
         engine: the engine.
         shapes: stream -> what is captured of it, as checked by `TappedEngine.shape`.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
+        buffer_bytes: shared memory of each worker for rows on their way, None = 64 MiB, on a GPU 2 GiB; less
+            where there is less. It stays for the engine's next capture.
     """
+
+    steps_per_fetch = 16
 
     def __init__(
         self,
@@ -163,35 +153,70 @@ class CaptureSession:
         shapes: Mapping[Stream, StreamShape],
         reduce: Reduce | None = None,
         budget_rows: int | None = None,
+        buffer_bytes: int | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
             raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
         self.shapes = shapes
         self.reduce = reduce
-        step_bytes = engine.max_num_batched_tokens * sum(
-            len(shape.layer_ids) * shape.width * DTYPES[shape.dtype].itemsize for shape in shapes.values()
-        )
-        self.steps_per_fetch = max(1, min(_MAX_STEPS_PER_FETCH, _MAX_BYTES_PER_FETCH // step_bytes))
+        self._facts = engine.facts
         self._budget_rows = budget_rows
+        self._mailbox_bytes = buffer_bytes or _MAILBOX_BYTES[engine.facts[0].device]
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
-        self._spool: Path | None = None
+        self._channel: Channel | None = None
 
     def __enter__(self) -> Self:
         if id(self._llm) in _busy:
             raise EngineError("a capture is already running on this engine; captures can't be nested")
         _busy.add(id(self._llm))
         try:
-            self._spool = None if self._in_process else make_spool()
-            spool = None if self._spool is None else str(self._spool)
-            layers = {stream: shape.layer_ids for stream, shape in self.shapes.items()}
-            dtypes = {stream: shape.dtype for stream, shape in self.shapes.items()}
-            order = StartOrder(layers, dtypes, self.reduce, self._budget_rows, spool)
+            mailboxes = mailboxes_of(self._llm, len(self._facts), self._mailbox_bytes)
+            order = self._order(mailboxes)
+            shapes = [BlockShape.of(order, self._widths(fact)) for fact in self._facts]
+            order = replace(order, block_rows=self._block_rows(mailboxes, shapes))
+            channel = Channel(mailboxes, shapes, self._look, in_place=self._facts[0].device == "cuda")
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
+            self._channel = channel.__enter__()
         except BaseException:
-            self._leave()
+            _busy.discard(id(self._llm))
             raise
         return self
+
+    def _order(self, mailboxes: Mailboxes) -> StartOrder:
+        return StartOrder(
+            layers={stream: shape.layer_ids for stream, shape in self.shapes.items()},
+            dtypes={stream: shape.dtype for stream, shape in self.shapes.items()},
+            mailboxes=str(mailboxes.folder),
+            mailbox_bytes=mailboxes.n_bytes,
+            block_rows=1,
+            reduce=self.reduce,
+            budget_rows=self._budget_rows,
+            spool=None if self._in_process else str(mailboxes.folder),
+        )
+
+    def _block_rows(self, mailboxes: Mailboxes, shapes: Sequence[BlockShape]) -> int:
+        """Rows in one block at most, the same for all ranks, so that their blocks fit together."""
+        box_bytes = mailboxes.of_rank[0].box_bytes
+        n_rows = min(shape.max_rows(box_bytes) for shape in shapes)
+        if not n_rows:
+            raise EngineError(
+                f"a row of all layers does not fit a box of {box_bytes:,} bytes of shared memory in "
+                f"{mailboxes.folder}: give buffer_bytes= or make room there, or ask for fewer layers"
+            )
+        return n_rows
+
+    def _look(self) -> None:
+        """See whether the engine is alive, while its rows are waited for."""
+        self._llm.collective_rpc("easysteer_facts")
+
+    def _widths(self, fact: WorkerFacts) -> dict[Stream, int]:
+        """What a rank hands over: the first all streams, others only what they alone have."""
+        return {
+            stream: int(fact.streams[stream]["width"])
+            for stream in self.shapes
+            if fact.tensor_rank == 0 or stream in SPLIT_STREAMS
+        }
 
     def __exit__(
         self,
@@ -199,10 +224,13 @@ class CaptureSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._channel is not None:
+            # Before the engine is told to stop: it may be waiting for a free box.
+            self._channel.__exit__(kind, error, trace)
         if isinstance(error, KeyboardInterrupt) and not self._in_process:
             # Ctrl-C in a terminal goes to the child as well, which then answers no more; where it lives on,
             # the next capture starts its recorder afresh.
-            self._leave()
+            _busy.discard(id(self._llm))
             return
         try:
             self._llm.collective_rpc("easysteer_stop")
@@ -212,59 +240,33 @@ class CaptureSession:
             # What ended the block comes first; that the engine no longer answers may follow from it.
             error.add_note(f"the engine could not be told to stop recording: {failure}")
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        _busy.discard(id(self._llm))
-        if self._spool is not None:
-            remove_spool(self._spool)
+            _busy.discard(id(self._llm))
 
     def fetch(self) -> Recorded:
         """Return what was recorded since the last fetch.
 
+        The rows may lie in the mailbox, whose boxes they take until they are let go.
+
         Raises:
             EngineError: the recorder failed in a worker, or the budget of rows is used up.
         """
+        if self._channel is None:
+            raise EngineError("the capture has not begun")
+        chunks = self._channel.take()
+        # The rows come through the mailboxes; the engine is asked only for what does not.
+        if self.reduce != "mean" and not self._channel.has_failed:
+            return Recorded(chunks)
         replies = self._llm.collective_rpc("easysteer_fetch")
         for rank, reply in enumerate(replies):
             if reply["error"] is not None:
                 raise EngineError(f"recording failed in worker {rank}: {reply['error']}")
-        chunks = [[self._load(Chunk, given) for given in reply["chunks"]] for reply in replies]
-        sums = [self._load(Sums, reply["sums"]) for reply in replies if reply["sums"] is not None]
-        return Recorded(
-            [join_ranks(parts) for parts in zip(*chunks, strict=True)],
-            [replace(sums[0], values=_join_widths([part.values for part in sums]))] if sums else [],
-        )
+        sums = [self._load(reply["sums"]) for reply in replies if reply["sums"] is not None]
+        joined = [replace(sums[0], values=join_widths([part.values for part in sums]))] if sums else []
+        return Recorded(chunks, joined)
 
-    def _load(self, kind: type[_Part], given: Any) -> _Part:
-        part: _Part = given if self._in_process else kind.from_tensors(take(given))
-        return part
-
-
-def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
-    """One step's rows from the chunks of all ranks.
-
-    Tensor-parallel ranks compute the same hidden states and router logits, which the first one hands over,
-    and each its own attention heads.
-
-    Raises:
-        EngineError: the ranks recorded different rows.
-    """
-    first = chunks[0]
-    if any(not torch.equal(first.position, chunk.position) for chunk in chunks[1:]):
-        raise EngineError("the workers recorded different rows in one step")
-    peaks = dict(first.peaks)
-    for stream in SPLIT_STREAMS & peaks.keys():
-        peaks[stream] = torch.stack([chunk.peaks[stream] for chunk in chunks]).amax(0)
-    return replace(first, values=_join_widths([chunk.values for chunk in chunks]), peaks=peaks)
-
-
-def _join_widths(parts: Sequence[Mapping[Stream, torch.Tensor]]) -> dict[Stream, torch.Tensor]:
-    """The first rank's values, but all ranks' side by side for split streams."""
-    return {
-        stream: torch.cat([part[stream] for part in parts], dim=-1) if stream in SPLIT_STREAMS else value
-        for stream, value in parts[0].items()
-    }
+    def _load(self, given: Any) -> Sums:
+        sums: Sums = given if self._in_process else Sums.from_tensors(take(given))
+        return sums
 
 
 def check_dtype(dtype: str | torch.dtype | None) -> str | None:

@@ -16,22 +16,33 @@ def _tap_kernel(
     slot_map,
     switch,
     rows,
+    peaks,
     width,
     hidden_stride,
     residual_stride,
     HAS_RESIDUAL: tl.constexpr,  # noqa: N803 - Triton's constants are in capitals
     BLOCK: tl.constexpr,  # noqa: N803
 ):
-    if tl.load(switch) != 0:
+    place = tl.load(switch)
+    if place >= 0:
         token = tl.program_id(0).to(tl.int64)
         slot = tl.load(slot_map + token).to(tl.int64)
         if slot >= 0:
-            column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-            inside = column < width
-            value = tl.load(hidden + token * hidden_stride + column, mask=inside)
-            if HAS_RESIDUAL:
-                value = value + tl.load(residual + token * residual_stride + column, mask=inside)
-            tl.store(rows + slot * width + column, value, mask=inside)
+            row = slot * tl.load(switch + 1) + place
+            largest = tl.zeros([BLOCK], dtype=tl.float32)
+            broken = tl.zeros([BLOCK], dtype=tl.int32)
+            for start in range(0, width, BLOCK):
+                column = start + tl.arange(0, BLOCK)
+                inside = column < width
+                value = tl.load(hidden + token * hidden_stride + column, mask=inside, other=0.0)
+                if HAS_RESIDUAL:
+                    value += tl.load(residual + token * residual_stride + column, mask=inside, other=0.0)
+                tl.store(rows + row * width + column, value, mask=inside)
+                size = tl.abs(value.to(tl.float32))
+                largest = tl.maximum(largest, size)
+                broken = tl.maximum(broken, (size != size).to(tl.int32))
+            peak = tl.where(tl.max(broken, axis=0) > 0, float("nan"), tl.max(largest, axis=0))
+            tl.store(peaks + row, peak)
 
 
 def launch_tap(
@@ -40,17 +51,19 @@ def launch_tap(
     slot_map: torch.Tensor,
     switch: torch.Tensor,
     rows: torch.Tensor,
+    peaks: torch.Tensor,
 ) -> None:
     """Run the kernel over all tokens of the batch, padding included; shapes as in `ops.tap`."""
     n_tokens, width = hidden.shape
     if n_tokens == 0:
         return
-    _tap_kernel[(n_tokens, triton.cdiv(width, _BLOCK))](
+    _tap_kernel[(n_tokens,)](
         hidden,
         hidden if residual is None else residual,
         slot_map,
         switch,
         rows,
+        peaks,
         width,
         hidden.stride(0),
         0 if residual is None else residual.stride(0),

@@ -5,8 +5,9 @@ Knows module names and classes of vLLM models; does not know requests, steps or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -58,16 +59,17 @@ class TapPoint:
 
 
 class TapGroup:
-    """The buffers of one stream: one row buffer and one switch a layer, at fixed addresses.
+    """The buffers of one stream, at fixed addresses; the layers that a capture asks for share them.
 
     Attributes:
-        layer_ids: true layer ids, ascending; place j of `rows` and `switches` belongs to layer_ids[j].
-        rows: [n_layers, capacity, width], written by the taps during a forward pass.
-        switches: int32 [n_layers, 1], 1 = this layer is wanted.
+        layer_ids: true layer ids, ascending; place j of `switches` belongs to layer_ids[j].
+        rows: flat, room for `n_slots` rows of every layer; written by the taps during a forward pass.
+        peaks: float32, flat, largest absolute value of each of these rows.
+        switches: int32 [n_layers, 2], see `ops.tap`.
     """
 
     def __init__(
-        self, points: Sequence[TapPoint], capacity: int, dtype: torch.dtype, slot_map: torch.Tensor
+        self, points: Sequence[TapPoint], n_slots: int, dtype: torch.dtype, slot_map: torch.Tensor
     ) -> None:
         widths = sorted({point.width for point in points})
         if len(widths) != 1:
@@ -78,30 +80,42 @@ class TapGroup:
         self.layer_ids = tuple(point.layer_id for point in points)
         self.width = widths[0]
         self.layouts = {point.layer_id: dict(point.layout) for point in points if point.layout is not None}
+        self._n_wanted = 0
         device = slot_map.device
-        self.rows = torch.zeros(len(points), capacity, self.width, dtype=dtype, device=device)
-        self.switches = torch.zeros(len(points), 1, dtype=torch.int32, device=device)
-        for place, point in enumerate(points):
-            _attach(point, slot_map, self.switches[place], self.rows[place])
+        self.rows = torch.zeros(n_slots * len(points) * self.width, dtype=dtype, device=device)
+        self.peaks = torch.full((n_slots * len(points),), torch.nan, device=device)
+        self.switches = torch.full((len(points), 2), -1, dtype=torch.int32, device=device)
+        for switch, point in zip(self.switches, points, strict=True):
+            _attach(point, partial(tap, slot_map=slot_map, switch=switch, rows=self.rows, peaks=self.peaks))
 
-    def switch_on(self, layer_ids: Sequence[int]) -> torch.Tensor:
-        """Turn on these layers and no others; return their places, int64 [n]."""
-        places = torch.tensor([self.layer_ids.index(layer_id) for layer_id in layer_ids])
-        wanted = torch.zeros(len(self.layer_ids), 1, dtype=torch.int32)
-        wanted[places] = 1
-        self.switches.copy_(wanted)
-        return places.to(self.rows.device)
+    def switch_on(self, layer_ids: Sequence[int]) -> None:
+        """Turn on these layers, in this order, and no others."""
+        self._n_wanted = len(layer_ids)
+        switches = torch.full((len(self.layer_ids), 2), -1, dtype=torch.int32)
+        for place, layer_id in enumerate(layer_ids):
+            switches[self.layer_ids.index(layer_id)] = torch.tensor([place, len(layer_ids)])
+        self.switches.copy_(switches)
+        self.peaks.fill_(torch.nan)
 
     def switch_off(self) -> None:
         """Make every tap of the stream return at once."""
-        self.switches.zero_()
+        self.switches.fill_(-1)
+
+    def rows_at(self, first: int, n: int) -> torch.Tensor:
+        """Rows of n slots, [n, wanted layers, width], a contiguous view."""
+        size = self._n_wanted * self.width
+        return self.rows[first * size : (first + n) * size].view(n, self._n_wanted, self.width)
+
+    def peaks_at(self, first: int, n: int) -> torch.Tensor:
+        """Largest absolute values of n slots, [n, wanted layers], a contiguous view."""
+        size = self._n_wanted
+        return self.peaks[first * size : (first + n) * size].view(n, size)
 
 
-def _attach(point: TapPoint, slot_map: torch.Tensor, switch: torch.Tensor, rows: torch.Tensor) -> None:
+def _attach(point: TapPoint, tap_into: Callable[[torch.Tensor, torch.Tensor | None], None]) -> None:
     def take(first: torch.Tensor, residual: torch.Tensor | None = None) -> None:
         # The Transformers backend gives [1, n_tokens, width].
-        pair = None if residual is None else residual.view(-1, point.width)
-        tap(first.view(-1, point.width), pair, slot_map, switch, rows)
+        tap_into(first.view(-1, point.width), None if residual is None else residual.view(-1, point.width))
 
     def before(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         take(inputs[0])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -21,6 +22,11 @@ DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+
+def mailbox_name(rank: int) -> str:
+    """File name of a rank's mailbox."""
+    return f"rank{rank}.mailbox"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +51,26 @@ class StartOrder:
     Attributes:
         layers: stream -> layer ids.
         dtypes: stream -> dtype of its rows.
+        mailboxes: folder of the ranks' mailboxes.
+        mailbox_bytes: bytes of the boxes in each.
+        block_rows: rows in one block at most.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
-        spool: folder for rows that must cross to another process, None = hand them over in this process.
+        spool: folder for sums that must cross to another process, None = hand them over in this process.
     """
 
     layers: Mapping[Stream, Sequence[int]]
     dtypes: Mapping[Stream, str]
+    mailboxes: str
+    mailbox_bytes: int
+    block_rows: int
     reduce: Reduce | None = None
     budget_rows: int | None = None
     spool: str | None = None
+
+    def mailbox(self, rank: int) -> Path:
+        """The file of a rank's mailbox."""
+        return Path(self.mailboxes) / mailbox_name(rank)
 
     def to_wire(self) -> dict[str, Any]:
         """Return a dict that msgpack can carry."""
@@ -75,20 +91,23 @@ class RequestTag:
     Attributes:
         prompt: index of the prompt in the driver's list.
         select: wire form of a SelectSpec, None = every row.
+        recipe: place of the recipe that steers it in the list that the workers have, None = not steered.
     """
 
     prompt: int
     select: Mapping[str, Any] | None
+    recipe: int | None = None
 
     def to_extra_args(self) -> dict[str, Any]:
         """Return the value of `SamplingParams.extra_args`."""
-        return {KEY: {"prompt": self.prompt, "select": None if self.select is None else dict(self.select)}}
+        select = None if self.select is None else dict(self.select)
+        return {KEY: {"prompt": self.prompt, "select": select, "recipe": self.recipe}}
 
     @classmethod
     def of(cls, sampling_params: Any) -> RequestTag | None:
         """Read the tag of a request, None where the request is not ours."""
         tag = (getattr(sampling_params, "extra_args", None) or {}).get(KEY)
-        return None if tag is None else cls(tag["prompt"], tag["select"])
+        return None if tag is None else cls(tag["prompt"], tag["select"], tag["recipe"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +122,7 @@ class Chunk:
             rows are reduced to their mean.
         peaks: stream -> float32 [n_layers, n], largest absolute value of the row before it was narrowed;
             NaN and infinity stay, 0 means an all-zero row.
+        hold: keeps the memory that the tensors look into; None where it is their own.
     """
 
     prompt: torch.Tensor
@@ -110,20 +130,10 @@ class Chunk:
     token_id: torch.Tensor
     values: Mapping[Stream, torch.Tensor]
     peaks: Mapping[Stream, torch.Tensor]
+    hold: object | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return int(self.prompt.shape[0])
-
-    def to_tensors(self) -> dict[str, torch.Tensor]:
-        """Return one flat dict of tensors."""
-        labels = {"prompt": self.prompt, "position": self.position, "token_id": self.token_id}
-        return labels | _prefixed("values", self.values) | _prefixed("peaks", self.peaks)
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Rebuild it from `to_tensors`."""
-        labels = (tensors["prompt"], tensors["position"], tensors["token_id"])
-        return cls(*labels, _of_prefix("values", tensors), _of_prefix("peaks", tensors))
 
     def where(self, mask: torch.Tensor) -> Self:
         """Return the rows at which the mask, bool [n], is set."""
@@ -135,6 +145,7 @@ class Chunk:
             # Rows that were reduced to their mean have labels and no values.
             values={s: value[:, mask] if value.shape[1] else value for s, value in self.values.items()},
             peaks={stream: value[:, mask] for stream, value in self.peaks.items()},
+            hold=None,
         )
 
 
@@ -152,12 +163,12 @@ class Sums:
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
         """Return one flat dict of tensors."""
-        return {"prompt": self.prompt} | _prefixed("values", self.values)
+        return {"prompt": self.prompt} | dict(self.values)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Rebuild it from `to_tensors`."""
-        return cls(tensors["prompt"], _of_prefix("values", tensors))
+        return cls(tensors["prompt"], {stream: tensors[stream] for stream in STREAMS if stream in tensors})
 
     def where(self, mask: torch.Tensor) -> Self:
         """Return the sums at which the mask, bool [m], is set."""
@@ -166,14 +177,6 @@ class Sums:
             prompt=self.prompt[mask],
             values={stream: value[:, mask] for stream, value in self.values.items()},
         )
-
-
-def _prefixed(prefix: str, values: Mapping[Stream, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {f"{prefix}.{stream}": value for stream, value in values.items()}
-
-
-def _of_prefix(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[Stream, torch.Tensor]:
-    return {stream: tensors[f"{prefix}.{stream}"] for stream in STREAMS if f"{prefix}.{stream}" in tensors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +191,13 @@ class WorkerFacts:
         pid: process id; equal to the driver's for an in-process engine.
         runner: "V1" or "V2".
         dtype: the model's dtype, as in "float32".
+        device: "cpu" or "cuda".
         speculative: whether the engine decodes speculatively.
         architecture: name of vLLM's model class.
         plain: whether the engine was opened without our worker.
         absent: streams that were asked for and that the model does not have.
         streams: stream -> {"layer_ids", "width", "layouts"} for every stream that is tapped.
+        steering: {"layer_ids", "width"} of what can be steered, None = the engine is not ready for it.
     """
 
     rank: int
@@ -202,11 +207,13 @@ class WorkerFacts:
     pid: int
     runner: str
     dtype: str
+    device: str
     speculative: bool
     architecture: str
     plain: bool
     absent: Sequence[Stream]
     streams: Mapping[Stream, Mapping[str, Any]]
+    steering: Mapping[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return a dict that msgpack can carry."""

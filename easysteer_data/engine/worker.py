@@ -24,6 +24,8 @@ class TapWorkerMixin:
         options = (self.vllm_config.additional_config or {}).get(KEY, {})
         self._kit = TapKit(self)
         self._kit.add(options.get("streams", STREAMS[:1]), options.get("layers"))
+        if options.get("steering"):
+            self._kit.add_steering()
         return result
 
     def execute_model(self, scheduler_output: Any) -> Any:
@@ -39,9 +41,21 @@ class TapWorkerMixin:
         self._kit.start(order)
 
     def easysteer_fetch(self) -> dict[str, Any]:
-        """Hand over the rows since the last fetch."""
+        """Hand over what does not go through the mailbox: sums and errors."""
         return self._kit.fetch()
 
     def easysteer_stop(self) -> None:
         """Stop recording."""
         self._kit.stop()
+
+    def easysteer_steer(self, recipes: list[dict[str, Any]]) -> str | None:
+        """Begin to steer; return what is wrong with the recipes, None if nothing is."""
+        return self._kit.steer(recipes)
+
+    def easysteer_steer_error(self) -> str | None:
+        """What went wrong since `easysteer_steer`, None if nothing did."""
+        return self._kit.steer_error()
+
+    def easysteer_unsteer(self) -> str | None:
+        """Stop steering; return what went wrong since `easysteer_steer`, None if nothing did."""
+        return self._kit.unsteer()

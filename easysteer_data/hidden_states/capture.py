@@ -11,10 +11,12 @@ from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.steer_session import SteerSession
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.hidden_states.prompts import prepare_prompts
 from easysteer_data.hidden_states.result import CaptureResult, RowLabels
+from easysteer_data.hidden_states.steered import Steering, plan_steering, warn_of_short_prompts
 from easysteer_data.select import SelectSpec, coerce_select, warn_clamped
 from easysteer_data.types import Gates, Reduce, Stream
 
@@ -30,7 +32,7 @@ def capture(
     select: Select | None = None,
     per_prompt_selects: Sequence[Select | None] | None = None,
     stream: Stream = "hidden_states",
-    steering: object = None,
+    steering: Steering | None = None,
     *,
     reduce: Reduce | None = None,
     budget_rows: int | None = None,
@@ -50,7 +52,9 @@ def capture(
         select: which rows, for all prompts; None = all.
         per_prompt_selects: one per prompt; overrides `select` for that prompt, None entries keep it.
         stream: "hidden_states", "router_logits" or "attention_heads".
-        steering: not built yet.
+        steering: one SteeringSpec for all prompts, or a list with one per prompt, None entries unsteered;
+            rows are those of the steered residual stream. Needs an engine opened with `steering=True`, or one
+            in this process without CUDA graphs.
         reduce: "last" or "mean" of each prompt's selected rows, taken on the engine over the whole prompt and
             completion; None = all rows. Not together with per_prompt_selects.
         budget_rows: rows of a layer that the engine may record; one more is an error, none is dropped. Where
@@ -65,12 +69,11 @@ def capture(
         The rows, checked one by one against the requests' own tokens and positions.
 
     Raises:
-        ValueError: another number of `per_prompt_selects` than prompts; a layer or stream that is not hooked.
+        ValueError: another number of `per_prompt_selects` or steering specs than prompts; a layer or stream
+            that is not hooked; a steering vector that does not fit the model.
         RuntimeError: layers are spread over several workers; `budget_rows` is used up.
         ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
     """
-    if steering is not None:
-        raise NotImplementedError("steering= while capturing is not built yet")
     if reduce is not None and per_prompt_selects is not None:
         raise SettingsError("reduce can't be combined with per_prompt_selects")
     prompts = prepare_prompts(llm, prompts, bos)
@@ -78,15 +81,21 @@ def capture(
     sampling = Sampling(max_tokens, generate_kwargs)
     engine = TappedEngine(llm, stream)
     shapes: dict[Stream, StreamShape] = {stream: engine.shape(stream, layers, dtype)}
-    requests = [Request(i, prompt, selects[i]) for i, prompt in enumerate(prompts)]
-    with CaptureSession(engine, shapes, reduce, budget_rows) as session:
+    plan = plan_steering(engine, steering, len(prompts))
+    steered = SteerSession(engine, plan.recipes)
+    requests = [
+        Request(i, steered.keep_apart(prompt, recipe), selects[i], recipe)
+        for i, (prompt, recipe) in enumerate(zip(prompts, plan.of_prompt, strict=True))
+    ]
+    with steered, CaptureSession(engine, shapes, reduce, budget_rows) as session:
         rules = Rules(shapes, reduce, gates)
         finished, recorded = _run(Feed(llm, sampling), requests, session)
     outputs = [finished[i] for i in range(len(prompts))]
-    records = [_record(i, output, selects[i]) for i, output in enumerate(outputs)]
+    records = [finished_prompt(i, output, selects[i]) for i, output in enumerate(outputs)]
     warn_clamped(selects, [len(record.prompt_token_ids) for record in records])
+    warn_of_short_prompts(plan, outputs)
     rows = prove(recorded, records, rules)
-    return _result(rows, stream, shapes[stream], outputs, engine)
+    return capture_result(rows, stream, shapes[stream], outputs, engine)
 
 
 def _run(feed: Feed, requests: Sequence[Request], session: CaptureSession) -> tuple[dict[int, Any], Recorded]:
@@ -112,7 +121,8 @@ def _selects_of(
     return [default if one is None else coerce_select(one) for one in per_prompt]
 
 
-def _record(i: int, output: Any, select: SelectSpec | None) -> FinishedPrompt:
+def finished_prompt(i: int, output: Any, select: SelectSpec | None) -> FinishedPrompt:
+    """What a RequestOutput says of prompt i, for the proof."""
     completion = output.outputs[0]
     if output.prompt_token_ids is None or completion.finish_reason == "error":
         raise EngineError(f"prompt {i}: the engine finished it with an error")
@@ -121,9 +131,10 @@ def _record(i: int, output: Any, select: SelectSpec | None) -> FinishedPrompt:
     )
 
 
-def _result(
+def capture_result(
     rows: ProvenRows, stream: Stream, shape: StreamShape, outputs: Sequence[Any], engine: TappedEngine
 ) -> CaptureResult:
+    """Proven rows of one stream as a result."""
     req_ids = [output.request_id for output, n in zip(outputs, rows.n_rows, strict=True) for _ in range(n)]
     labels = RowLabels(req_ids, rows.index.position.tolist(), rows.index.token_id.tolist())
     layouts = {

@@ -1,8 +1,8 @@
 """On a GPU: rows of compiled engines, CUDA graphs on, against the eager engine and Hugging Face; prints JSON.
 
 `python scripts/bench/gpu_smoke.py` opens one engine after the other, each in a process of its own:
-V2 runner compiled, eager and untapped; V1 runner compiled. Needs vllm and transformers, no model: it makes
-a random Llama of 8 layers, and no tokenizer.
+V2 runner compiled, eager and untapped; V1 runner compiled; then the steered ones, eager and compiled. Needs
+vllm and transformers, no model: it makes a random Llama of 8 layers, and no tokenizer.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ ENGINES: dict[str, dict[str, Any]] = {
     "compiled_float32": {"eager": False, "v2": True, "tapped": True, "dtype": "float32"},
     "untapped_float32": {"eager": False, "v2": True, "tapped": False, "dtype": "float32"},
 }
+STEERED: dict[str, dict[str, Any]] = {
+    "steered_eager_v2": {"eager": True, "v2": True},
+    "steered_v2": {"eager": False, "v2": True},
+    "steered_v1": {"eager": False, "v2": False},
+    "steered_child_v2": {"eager": False, "v2": True, "child": True},
+}
+STEP_LENGTH = 8.0
 
 
 def make_model(folder: Path) -> None:
@@ -60,7 +67,7 @@ def prompts() -> list[dict[str, list[int]]]:
 
 def run_engine(kind: str, model: Path, out: Path) -> None:
     """Open one engine, run the prompts, and leave its rows and tokens in `out`."""
-    options = ENGINES[kind]
+    options = {"tapped": True, **(ENGINES | STEERED)[kind]}
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if options["v2"] else "0"
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if options.get("child") else "0"
     from vllm import LLM, SamplingParams
@@ -79,7 +86,9 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
     greedy = SamplingParams(temperature=0, **sampling)
     rows: dict[str, torch.Tensor] = {}
     facts: dict[str, Any] = {}
-    if not options["tapped"]:
+    if kind in STEERED:
+        llm, outputs, rows, facts = run_steered(llm_options, sampling)
+    elif not options["tapped"]:
         llm = LLM(**llm_options)
         outputs = llm.generate(prompts(), greedy, use_tqdm=False)
     else:
@@ -103,6 +112,92 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
     save_file(rows, out / f"{kind}.safetensors")
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     (out / f"{kind}.json").write_text(json.dumps({"tokens": tokens, "facts": facts}))
+
+
+def directions() -> dict[int, torch.Tensor]:
+    """A random unit vector for each layer."""
+    generator = torch.Generator().manual_seed(2)
+    drawn = {layer_id: torch.randn(1024, generator=generator) for layer_id in LAYERS}
+    return {layer_id: vector / vector.norm() for layer_id, vector in drawn.items()}
+
+
+def run_steered(
+    llm_options: dict[str, Any], sampling: dict[str, Any]
+) -> tuple[Any, list[Any], dict[str, torch.Tensor], dict[str, Any]]:
+    """Steer three of each five prompts: added, erased, added to what is generated; two stay as they are."""
+    from easysteer_data import SteeringSpec, VectorSpec, capture, generate, open_llm
+    from easysteer_data.engine.session import TappedEngine
+
+    llm = open_llm(**llm_options, steering=True)
+    how: list[dict[str, Any] | None] = [
+        None,
+        {"scale": STEP_LENGTH},
+        {"algorithm": "erase"},
+        None,
+        {"scale": STEP_LENGTH, "apply": {"generation": "all"}},
+    ]
+    specs = [
+        None if options is None else SteeringSpec(vectors=[VectorSpec(data=directions(), **options)])
+        for options in how
+    ]
+    steering = [specs[i % 5] for i in range(len(prompts()))]
+    plain = capture(llm, prompts(), layers=LAYERS, **sampling)
+    steered = capture(llm, prompts(), layers=LAYERS, steering=steering, **sampling)
+    again = generate(llm, prompts(), steering=steering, **sampling)
+    after = capture(llm, prompts(), layers=LAYERS, **sampling)
+    tokens = [[list(o.outputs[0].token_ids) for o in r] for r in (plain.outputs, steered.outputs, again)]
+    of_kind = {k: range(k, len(steering), 5) for k in range(5)}
+    untouched = [*of_kind[0], *of_kind[3]]
+    facts: dict[str, Any] = {
+        "runner": TappedEngine(llm).facts[0].runner,
+        "n_unsteered": len(untouched),
+        "unsteered prompts with the bits of a batch without steering": sum(
+            all(torch.equal(steered.sample(i)[layer_id], plain.sample(i)[layer_id]) for layer_id in LAYERS)
+            for i in untouched
+        ),
+        "unsteered prompts with equal tokens": sum(tokens[0][i] == tokens[1][i] for i in untouched),
+        "steered prompts with equal tokens": sum(
+            tokens[0][i] == tokens[1][i] for k in (1, 2, 4) for i in of_kind[k]
+        ),
+        "prompts with equal tokens in capture and generate": sum(
+            a == b for a, b in zip(tokens[1], tokens[2], strict=True)
+        ),
+        "rows after steering have the bits of before": all(
+            torch.equal(after.rows(layer_id), plain.rows(layer_id)) for layer_id in LAYERS
+        ),
+    }
+    first, u = LAYERS[0], directions()[LAYERS[0]]
+
+    def prefill(result: Any, i: int, layer_id: int = first) -> torch.Tensor:
+        rows: torch.Tensor = result.sample(i)[layer_id][: len(prompts()[i]["prompt_token_ids"])]
+        return rows.float()
+
+    # At the first steered layer the closed form is known from the unsteered rows.
+    facts["added against closed form"] = compare(
+        torch.cat([prefill(steered, i) for i in of_kind[1]]),
+        torch.cat([prefill(plain, i) + STEP_LENGTH * u for i in of_kind[1]]),
+    )
+    before = torch.cat([prefill(plain, i) for i in of_kind[2]])
+    facts["erased against closed form"] = compare(
+        torch.cat([prefill(steered, i) for i in of_kind[2]]), before - (before @ u)[:, None] * u
+    )
+    facts["largest projection left, of the row's length"] = {
+        str(layer_id): max(
+            float(
+                (prefill(steered, i, layer_id) @ v / prefill(steered, i, layer_id).norm(dim=-1)).abs().max()
+            )
+            for i in of_kind[2]
+        )
+        for layer_id, v in directions().items()
+    }
+    facts["prompt rows that generation steering left as they were"] = sum(
+        torch.equal(prefill(steered, i), prefill(plain, i)) for i in of_kind[4]
+    )
+    rows = {
+        f"hidden.{layer_id}": torch.cat([prefill(steered, i, layer_id) for i in range(len(steering))])
+        for layer_id in LAYERS
+    }
+    return llm, steered.outputs, rows, facts
 
 
 def compare(rows: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
@@ -144,16 +239,18 @@ def hugging_face_rows(model: Path, out: Path) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Run every engine and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", choices=ENGINES)
+    parser.add_argument("--engine", choices=ENGINES | STEERED)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--only", nargs="*", help="engines to run; the eager one must be among them")
     arguments = parser.parse_args()
+    chosen = arguments.only or [*ENGINES, *STEERED]
     if arguments.engine:
         run_engine(arguments.engine, arguments.folder / "model", arguments.folder)
         return
     folder = Path(tempfile.mkdtemp(prefix="gpu-smoke-"))
     make_model(folder / "model")
     report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "layers": LAYERS, "engines": {}}
-    for kind in ENGINES:
+    for kind in (kind for kind in ENGINES if kind in chosen):
         command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -185,11 +282,28 @@ def main() -> None:
         ("bfloat16", "compiled_v2", "untapped_v2"),
         ("float32", "compiled_float32", "untapped_float32"),
     ):
+        if not {tapped, untapped} <= {*chosen}:
+            continue
         pair = [json.loads((folder / f"{kind}.json").read_text())["tokens"] for kind in (tapped, untapped)]
         same = sum(a == b for a, b in zip(*pair, strict=True))
         report[f"prompts with equal tokens, tapped and untapped, {name}"] = same
+    report["steering"] = {kind: steered_entry(kind, folder) for kind in STEERED if kind in chosen}
     report["eager_v2 against Hugging Face"] = hugging_face_rows(folder / "model", folder)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
+
+
+def steered_entry(kind: str, folder: Path) -> dict[str, Any]:
+    """Run one steered engine and compare its prompts' rows with the eager one's."""
+    command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": (done.stdout + done.stderr)[-3000:]}
+    told = json.loads((folder / f"{kind}.json").read_text())
+    reference = folder / "steered_eager_v2.safetensors"
+    if not reference.exists():
+        return {**told["facts"], "error": "the eager engine left no rows to compare with"}
+    rows, expected = load_file(folder / f"{kind}.safetensors"), load_file(reference)
+    return told["facts"] | {f"{name} prefill": compare(rows[name], expected[name]) for name in rows}
 
 
 def decode_rows(

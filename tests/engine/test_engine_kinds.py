@@ -39,9 +39,11 @@ def test_engines_of_every_kind_agree(
 
 
 @pytest.mark.slow
-def test_a_child_process_leaves_nothing_in_shared_memory(engines: Any, tiny_model: Path) -> None:
+def test_a_closed_engine_leaves_nothing_in_shared_memory(engines: Any, tiny_model: Path) -> None:
     shared = Path("/dev/shm")
+    engines.close()
     before = set(shared.glob("easysteer-data-*"))
     llm = engines.get(tiny_model, in_process=False)
     capture(llm, PROMPTS)
+    engines.close()
     assert set(shared.glob("easysteer-data-*")) == before

@@ -28,17 +28,13 @@ PROMPTS = ["The city of Paris is in France.", "A quick brown fox"]
         ({"n": 2}, "n=2"),
         ({"lora_request": "adapter"}, "LoRA adapter are not supported"),
         ({"extra_args": {}}, "extra_args: set by the capture itself"),
+        ({"steering": "happy"}, "steering is a SteeringSpec, or a list"),
     ],
 )
 def test_unusable_arguments_are_refused_by_name(llm: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         capture(llm, PROMPTS, **arguments)
     assert len(capture(llm, PROMPTS)) == 2
-
-
-def test_steering_is_named_as_not_built_yet(llm: Any) -> None:
-    with pytest.raises(NotImplementedError, match="steering"):
-        capture(llm, PROMPTS, steering=object())
 
 
 def test_an_exception_on_the_way_aborts_the_requests_and_stops_the_stream(llm: Any) -> None:

@@ -1,0 +1,205 @@
+"""The driver's end of an engine's mailboxes: a thread empties them while the engine runs.
+
+A GPU's rows stay where they are as long as there are boxes, so that they are copied once, by whoever puts
+them in order; where few are left, they are copied out at once. A CPU's always are: it is slow beside a copy,
+and few boxes then take memory. Knows blocks and chunks, no request.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from easysteer_data.engine.block import BlockShape
+from easysteer_data.engine.mailbox import N_BOXES, Block, Mailbox
+from easysteer_data.engine.spool import make_spool, remove_spool
+from easysteer_data.engine.wire import SPLIT_STREAMS, Chunk, mailbox_name
+from easysteer_data.errors import EngineError
+from easysteer_data.types import STREAMS, Stream
+
+_IDLE_S = 0.001
+_BOX_ALIGN = 64
+_of_engine: weakref.WeakKeyDictionary[Any, Mailboxes] = weakref.WeakKeyDictionary()
+
+
+class Mailboxes:
+    """The mailboxes of an engine, one a rank; they stay for its captures and go with it.
+
+    Attributes:
+        folder: where they lie.
+        n_asked: bytes of the boxes of each, as asked for.
+        n_bytes: as there is room.
+    """
+
+    def __init__(self, n_ranks: int, n_bytes: int) -> None:
+        self.folder = make_spool()
+        self.n_asked = n_bytes
+        free = shutil.disk_usage(self.folder).free
+        whole = N_BOXES * _BOX_ALIGN
+        self.n_bytes = max(whole, min(n_bytes, free // (2 * n_ranks)) // whole * whole)
+        self.of_rank = [
+            Mailbox(self.folder / mailbox_name(rank), self.n_bytes, create=True) for rank in range(n_ranks)
+        ]
+        self.remove = weakref.finalize(self, remove_spool, self.folder)
+
+
+def remove_mailboxes(llm: Any) -> None:
+    """Give the shared memory of an engine's mailboxes back, if it has any."""
+    mailboxes = _of_engine.pop(llm, None)
+    if mailboxes is not None:
+        mailboxes.remove()
+
+
+def mailboxes_of(llm: Any, n_ranks: int, n_bytes: int) -> Mailboxes:
+    """Return the engine's mailboxes, empty; made where there are none or they are too small."""
+    mailboxes = _of_engine.get(llm)
+    if mailboxes is None or mailboxes.n_asked < n_bytes:
+        remove_mailboxes(llm)
+        mailboxes = _of_engine[llm] = Mailboxes(n_ranks, n_bytes)
+    for mailbox in mailboxes.of_rank:
+        mailbox.reset()
+    return mailboxes
+
+
+class Channel:
+    """A thread that turns whole blocks of all ranks into chunks; a context.
+
+    Args:
+        mailboxes: the engine's.
+        shapes: what a block of each rank holds.
+        in_place: leave rows where they are, as far as there are boxes.
+        look: called now and then while rows are waited for; raises if the engine has died.
+    """
+
+    def __init__(
+        self,
+        mailboxes: Mailboxes,
+        shapes: Sequence[BlockShape],
+        look: Callable[[], None],
+        *,
+        in_place: bool,
+    ) -> None:
+        self._shapes = shapes
+        self._max_held = N_BOXES // 2 if in_place else 0
+        self._look = look
+        self._mailboxes = mailboxes.of_rank
+        self._n_seen = [0 for _ in shapes]
+        self._n_held = [0 for _ in shapes]
+        self._chunks: list[deque[Chunk]] = [deque() for _ in shapes]
+        # Also taken where a chunk's last user lets go of it: in any thread, and within our own calls.
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="easysteer-data-rows", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        for mailbox in self._mailboxes:
+            mailbox.close()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a worker has an error to tell."""
+        return any(mailbox.has_failed for mailbox in self._mailboxes)
+
+    def take(self) -> list[Chunk]:
+        """Return the rows of all steps that the workers have run, since the last call."""
+        for mailbox in self._mailboxes:
+            mailbox.wait(mailbox.n_published, self._look)
+        self._drain()
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            n_chunks = min(len(chunks) for chunks in self._chunks)
+            return [join_ranks([chunks.popleft() for chunks in self._chunks]) for _ in range(n_chunks)]
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                if not self._drain():
+                    self._ended.wait(_IDLE_S)
+        except Exception as error:  # raised by the next take
+            self._error = error
+
+    def _drain(self) -> bool:
+        found = False
+        with self._lock:
+            for rank, mailbox in enumerate(self._mailboxes):
+                for block in mailbox.blocks(self._n_seen[rank]):
+                    found = True
+                    self._n_seen[rank] += 1
+                    self._chunks[rank].append(self._chunk(rank, mailbox, block))
+        return found
+
+    def _chunk(self, rank: int, mailbox: Mailbox, block: Block) -> Chunk:
+        memory = mailbox.box(block.box, block.n_bytes)
+        hold: _Hold | None = None
+        if self._n_held[rank] < self._max_held:
+            self._n_held[rank] += 1
+            hold = _Hold()
+            weakref.finalize(hold, self._release, rank, mailbox, block).atexit = False
+        else:
+            memory = memory.clone()
+            mailbox.release(block)
+        return _chunk_of(self._shapes[rank].views(memory, block.n_rows, has_values=block.has_values), hold)
+
+    def _release(self, rank: int, mailbox: Mailbox, block: Block) -> None:
+        with self._lock:
+            if not self._ended.is_set():  # later, the boxes may be another capture's
+                self._n_held[rank] -= 1
+                mailbox.release(block)
+
+
+class _Hold:
+    """Lives as long as a chunk that looks into a box."""
+
+
+def _chunk_of(views: Mapping[str, torch.Tensor], hold: _Hold | None) -> Chunk:
+    def of(prefix: str) -> dict[Stream, torch.Tensor]:
+        # Blocks are [n, n_layers, ...], so that one copy takes all layers; chunks have layers first.
+        return {s: views[f"{prefix}.{s}"].transpose(0, 1) for s in STREAMS if f"{prefix}.{s}" in views}
+
+    return Chunk(views["prompt"], views["position"], views["token_id"], of("values"), of("peaks"), hold)
+
+
+def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
+    """One block's rows from the chunks of all ranks.
+
+    Tensor-parallel ranks compute the same hidden states and router logits, which the first one hands over,
+    and each its own attention heads.
+
+    Raises:
+        EngineError: the ranks recorded different rows.
+    """
+    first = chunks[0]
+    if len(chunks) == 1:
+        return first
+    if any(not torch.equal(first.position, chunk.position) for chunk in chunks[1:]):
+        raise EngineError("the workers recorded different rows in one step")
+    peaks = dict(first.peaks)
+    for stream in SPLIT_STREAMS & peaks.keys():
+        peaks[stream] = torch.stack([chunk.peaks[stream] for chunk in chunks]).amax(0)
+    return replace(first, values=join_widths([chunk.values for chunk in chunks]), peaks=peaks)
+
+
+def join_widths(parts: Sequence[Mapping[Stream, torch.Tensor]]) -> dict[Stream, torch.Tensor]:
+    """The first rank's values, but all ranks' side by side for split streams."""
+    return {
+        stream: torch.cat([part[stream] for part in parts], dim=-1) if stream in SPLIT_STREAMS else value
+        for stream, value in parts[0].items()
+    }

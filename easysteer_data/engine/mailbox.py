@@ -1,0 +1,152 @@
+"""Boxes of shared memory in which a worker hands rows to the driver: nothing is pickled or sent.
+
+One writer and one reader, in one process or two. A GPU's copies land in a box directly. Knows bytes and
+counters; `block.py` says what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from easysteer_data.errors import EngineError
+
+N_BOXES = 32
+_ENTRY = 4  # box, bytes, rows, whether rows have values
+_HEADER_BYTES = 4096
+_PUBLISHED, _COMPLETED, _FAILED, _CLOSED = range(0, 4 * 8, 8)  # each in a cache line of its own
+_TABLE, _USED = 64, 64 + N_BOXES * _ENTRY  # blocks by number, and one word a box: 1 = in use
+_POLL_S = 0.0001
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of rows in a box.
+
+    Attributes:
+        number: blocks are counted from 0 on.
+        box: where it lies.
+        n_bytes: its length.
+        n_rows: rows in it.
+        has_values: whether the rows' values are there, beside their labels and peaks.
+    """
+
+    number: int
+    box: int
+    n_bytes: int
+    n_rows: int
+    has_values: bool
+
+
+class Mailbox:
+    """The memory that both ends see.
+
+    Attributes:
+        path: its file.
+        box_bytes: bytes of a box.
+        whole: uint8, all of it.
+        completed: int64 [1], how many blocks are whole; written by whoever copies last, a GPU too.
+
+    Args:
+        path: the file, in shared memory.
+        n_bytes: bytes of all boxes; a multiple of 64 for each.
+        create: make the file; otherwise it must be there.
+    """
+
+    def __init__(self, path: Path, n_bytes: int, *, create: bool = False) -> None:
+        self.path = path
+        self.box_bytes = n_bytes // N_BOXES
+        total = _HEADER_BYTES + n_bytes
+        with path.open("x+b" if create else "r+b") as file:
+            if create:
+                file.truncate(total)
+            memory = mmap.mmap(file.fileno(), total)
+        self._words = np.frombuffer(memory, np.int64, _HEADER_BYTES // 8)
+        self._table = self._words[_TABLE:_USED].reshape(N_BOXES, _ENTRY)
+        self._used = self._words[_USED : _USED + N_BOXES]
+        self.whole = torch.frombuffer(memory, dtype=torch.uint8)
+        self.completed = self.whole[:_HEADER_BYTES].view(torch.int64)[_COMPLETED : _COMPLETED + 1]
+
+    @property
+    def n_published(self) -> int:
+        """Blocks that the writer has announced; their bytes may still be on their way."""
+        return int(self._words[_PUBLISHED])
+
+    @property
+    def n_completed(self) -> int:
+        """Blocks whose bytes are all there."""
+        return int(self._words[_COMPLETED])
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the writer has an error to tell."""
+        return bool(self._words[_FAILED])
+
+    def box(self, number: int, n_bytes: int) -> torch.Tensor:
+        """The first bytes of a box, uint8 [n_bytes]."""
+        start = _HEADER_BYTES + number * self.box_bytes
+        return self.whole[start : start + n_bytes]
+
+    def close(self) -> None:
+        """Tell a waiting writer that nobody reads any more."""
+        self._words[_CLOSED] = 1
+
+    def reset(self) -> None:
+        """Begin again with empty boxes; neither end may be at work."""
+        self._words[:] = 0
+
+    def take_box(self) -> int:
+        """The writer's: find a free box, waiting for one.
+
+        Raises:
+            EngineError: the reader has gone.
+        """
+        while not (free := np.flatnonzero(self._used == 0)).size:
+            if self._words[_CLOSED]:
+                raise EngineError("the driver has gone")
+            time.sleep(_POLL_S)
+        self._used[free[0]] = 1
+        return int(free[0])
+
+    def publish(self, box: int, n_bytes: int, n_rows: int, *, has_values: bool) -> None:
+        """The writer's: announce a block; `completed` must follow when its bytes are there."""
+        number = self.n_published
+        self._table[number % N_BOXES] = (box, n_bytes, n_rows, has_values)
+        self._words[_PUBLISHED] = number + 1
+
+    def fail(self) -> None:
+        """The writer's: tell the reader that there is an error to ask for."""
+        self._words[_FAILED] = 1
+
+    def blocks(self, seen: int) -> list[Block]:
+        """The reader's: the whole blocks after the first `seen` ones."""
+        found = []
+        for number in range(seen, self.n_completed):
+            box, n_bytes, n_rows, has_values = self._table[number % N_BOXES].tolist()
+            found.append(Block(number, box, n_bytes, n_rows, bool(has_values)))
+        return found
+
+    def release(self, block: Block) -> None:
+        """The reader's: give a block's box back, in any order."""
+        self._used[block.box] = 0
+
+    def wait(self, n_blocks: int, look: Callable[[], None], check_s: float = 5.0) -> None:
+        """The reader's: wait until so many blocks are whole, or the writer has failed.
+
+        Args:
+            n_blocks: how many.
+            look: called now and then; may raise.
+            check_s: seconds between two looks.
+        """
+        next_look = time.monotonic() + check_s
+        while self.n_completed < n_blocks and not self.has_failed:
+            if time.monotonic() > next_look:
+                look()
+                next_look = time.monotonic() + check_s
+            time.sleep(_POLL_S)

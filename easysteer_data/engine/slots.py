@@ -1,0 +1,69 @@
+"""Gives the wanted tokens of a step their slots in the taps' buffers, before the forward pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from easysteer_data.engine.lane import Lane
+
+
+class StepSlots:
+    """The slot map that all taps read.
+
+    Attributes:
+        slot_map: int32 [max_tokens], each token's slot, -1 = not wanted.
+        n_slots: slots in all; the buffers are filled in turn.
+
+    Args:
+        max_tokens: tokens in one step at most.
+        device: the worker's device.
+        lane: the way to it.
+    """
+
+    def __init__(self, max_tokens: int, device: torch.device, lane: Lane) -> None:
+        self._lane = lane
+        self._max_tokens = max_tokens
+        self.n_slots = lane.n_buffers * max_tokens
+        self.slot_map = torch.full((max_tokens,), -1, dtype=torch.int32, device=device)
+        self._places = torch.empty(max_tokens, dtype=torch.int64, device=device)
+        self._token_ids = torch.empty(self.n_slots, dtype=torch.int32, device=device)
+        self._buffer = 0
+        self._is_clear = True
+
+    def place(self, tokens: np.ndarray, input_ids: torch.Tensor) -> int:
+        """Give the tokens slots in a row and return the first one.
+
+        Args:
+            tokens: int64 [n], places in the flat batch.
+            input_ids: [>= n_tokens] on the device, the tokens that the model reads.
+        """
+        n = len(tokens)
+        if n == 0:
+            self.clear()
+            return 0
+        self._buffer = (self._buffer + 1) % self._lane.n_buffers
+        self._lane.before_step(self._buffer)
+        first = self._buffer * self._max_tokens
+        slots = np.full(self._max_tokens, -1, dtype=np.int32)
+        slots[tokens] = np.arange(first, first + n, dtype=np.int32)
+        self._lane.upload(slots, self.slot_map)
+        self._lane.upload(tokens, self._places)
+        # Copied now: vLLM writes the next step's tokens over them.
+        self._token_ids[first : first + n] = input_ids.index_select(0, self._places[:n])
+        self._is_clear = False
+        return first
+
+    def buffer_of(self, first: int) -> int:
+        """The buffer that a first slot belongs to."""
+        return first // self._max_tokens
+
+    def token_ids(self, first: int, n: int) -> torch.Tensor:
+        """int32 [n] on the device, the tokens that were given these slots."""
+        return self._token_ids[first : first + n]
+
+    def clear(self) -> None:
+        """Take all slots back."""
+        if not self._is_clear:
+            self.slot_map.fill_(-1)
+            self._is_clear = True

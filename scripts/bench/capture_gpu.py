@@ -1,0 +1,177 @@
+"""What a capture costs beside plain vLLM on a GPU, in turns in one run; prints JSON and a Markdown table.
+
+    python scripts/bench/capture_gpu.py MODEL [--turns 5] [--only NAME ...]
+
+MODEL is a folder with a config.json: weights are random and no tokenizer is needed. Each engine runs in a
+child process, as vLLM does by default; all stand side by side on the GPU and work one after the other.
+"memory": all rows are proven and handed to the caller by `capture_stream`. Needs no hydra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+N_PROMPTS, N_TOKENS = 256, 512
+N_SHORT, N_NEW = 32, 128
+SAMPLING = {"ignore_eos": True, "detokenize": False}
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+
+
+def prompts(n_tokens: int) -> list[dict[str, list[int]]]:
+    """Random prompts of equal length."""
+    rng = random.Random(0)  # noqa: S311
+    return [
+        {"prompt_token_ids": [rng.randrange(1000, 30000) for _ in range(n_tokens)]} for _ in range(N_PROMPTS)
+    ]
+
+
+def options(model: str, memory: float) -> dict[str, Any]:
+    """Arguments that all engines share."""
+    return {
+        "model": model,
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "max_model_len": 2048,
+        "enable_prefix_caching": False,
+        "generation_config": "vllm",
+        "gpu_memory_utilization": memory,
+    }
+
+
+class Bench:
+    """The engines and what is measured with them."""
+
+    def __init__(self, model: str, memory: float, with_eager: bool) -> None:
+        from vllm import LLM
+
+        from easysteer_data import open_llm
+
+        shared = options(model, memory)
+        self.plain = LLM(**shared)
+        self.tapped = open_llm(**shared)
+        self.eager = LLM(**shared, enforce_eager=True) if with_eager else None
+        self.long, self.short = prompts(N_TOKENS), prompts(N_SHORT)
+        self.peaks: dict[str, int] = {}
+
+    def generate(self, llm: Any, new: bool) -> None:
+        """Plain generation."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(max_tokens=N_NEW if new else 1, temperature=0, **SAMPLING)
+        llm.generate(self.short if new else self.long, sampling, use_tqdm=False)
+
+    def memory(self, layers: list[int], select: dict[str, Any] | None, new: bool) -> None:
+        """Capture, rows proven and handed over."""
+        from easysteer_data import capture_stream
+
+        n_rows, n_bytes = 0, 0
+        for part in capture_stream(
+            self.tapped,
+            self.short if new else self.long,
+            max_tokens=N_NEW if new else 1,
+            layers=layers,
+            select=select,
+            batch_prompts=64 if new else 16,
+            buffer_bytes=16 * 2**30,
+            **SAMPLING,
+        ):
+            rows = part.layers[layers[0]]
+            n_rows += len(rows)
+            n_bytes += sum(value.nbytes for value in part.layers.values())
+        expected = N_PROMPTS * (1 if select == LAST else N_NEW - 1 if new else N_TOKENS)
+        if n_rows != expected:
+            raise SystemExit(f"{n_rows} rows came, {expected} were expected")
+
+    def cases(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
+        """(name, what it is compared with, what it does)."""
+        yield "plain", "plain", lambda: self.generate(self.plain, False)
+        if self.eager is not None:
+            yield "plain eager", "plain", lambda: self.generate(self.eager, False)
+        yield "tapped, idle", "plain", lambda: self.generate(self.tapped, False)
+        for n in (1, 4, 32):
+            yield f"memory, {n} layers, all", "plain", lambda n=n: self.memory(spread(n), None, False)
+        yield "memory, 32 layers, last", "plain", lambda: self.memory(spread(32), LAST, False)
+        yield "generate", "generate", lambda: self.generate(self.plain, True)
+        if self.eager is not None:
+            yield "generate eager", "generate", lambda: self.generate(self.eager, True)
+        yield "generate tapped, idle", "generate", lambda: self.generate(self.tapped, True)
+        for n in (4, 32):
+            yield f"generate, {n} layers", "generate", lambda n=n: self.memory(spread(n), NEW, True)
+
+
+LAST = {"prompt_positions": [-1]}
+NEW = {"generation": "all"}
+
+
+def spread(n: int) -> list[int]:
+    """N of 32 layers, evenly."""
+    return [32 * (i + 1) // n - 1 for i in range(n)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--memory", type=float, default=0.28, help="share of the GPU for each engine")
+    parser.add_argument("--no-eager", action="store_true")
+    parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    bench = Bench(arguments.model, arguments.memory, not arguments.no_eager)
+    sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
+    cases = [
+        case
+        for case in bench.cases()
+        if not arguments.only or any(case[0].startswith(start) for start in (*arguments.only, case[1]))
+    ]
+    times: dict[str, list[float]] = {name: [] for name, _, _ in cases}
+    for turn in range(arguments.turns + 1):
+        for name, _, action in cases:
+            begun = time.perf_counter()
+            faulthandler.dump_traceback_later(60)  # says where a case hangs
+            action()
+            faulthandler.cancel_dump_traceback_later()
+            taken = time.perf_counter() - begun
+            if turn:  # the first one warms up
+                times[name].append(taken)
+            else:
+                sys.stderr.write(f"{name}: {taken:.2f} s\n")
+        sys.stderr.write(f"turn {turn}: {time.perf_counter() - started:.0f} s\n")
+    report = {
+        name: {
+            "seconds": round(statistics.median(times[name]), 3),
+            "all": [round(t, 3) for t in times[name]],
+            "ratio": round(
+                statistics.median(b / t for b, t in zip(times[base], times[name], strict=True)), 4
+            ),
+        }
+        for name, base, _ in cases
+    }
+    import torch
+
+    facts = {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "shared_memory_gb": round(shutil.disk_usage("/dev/shm").total / 1e9),  # noqa: S108
+        "model": Path(arguments.model).name,
+    }
+    sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n")
+    for name, entry in report.items():
+        sys.stdout.write(f"| {name} | {entry['seconds']:.2f} s | {entry['ratio']:.3f} |\n")
+
+
+if __name__ == "__main__":
+    main()

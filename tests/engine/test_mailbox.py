@@ -1,0 +1,155 @@
+"""The boxes between worker and driver: bytes arrive whole and in order, boxes come back, nothing hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from easysteer_data.engine.block import BlockShape, BlockStream
+from easysteer_data.engine.channel import Channel, Mailboxes
+from easysteer_data.engine.lane import Lane
+from easysteer_data.engine.mailbox import N_BOXES, Mailbox
+from easysteer_data.engine.outlet import Outlet, StepRows
+from easysteer_data.errors import EngineError
+
+BYTES = 64 * N_BOXES
+
+
+def put(mailbox: Mailbox, value: int) -> None:
+    box = mailbox.take_box()
+    mailbox.box(box, 64)[:] = value
+    mailbox.publish(box, 64, value, has_values=True)
+    mailbox.completed.fill_(mailbox.n_published)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_blocks_arrive_as_written_in_whatever_order_boxes_come_back(
+    tmp_path_factory: pytest.TempPathFactory, n_blocks: int, seed: int
+) -> None:
+    reader = Mailbox(tmp_path_factory.mktemp("mailbox") / "file", BYTES, create=True)
+    writer = Mailbox(reader.path, BYTES)
+    rng = np.random.default_rng(seed)
+    held, taken = [], []
+    for number in range(n_blocks):
+        if len(held) == N_BOXES or (held and rng.random() < 0.3):
+            block = held.pop(rng.integers(len(held)))
+            taken.append((block.number, block.n_rows, set(reader.box(block.box, 64).tolist())))
+            reader.release(block)
+        put(writer, number % 256)
+        held += reader.blocks(number)
+    taken += [(b.number, b.n_rows, set(reader.box(b.box, 64).tolist())) for b in held]
+    assert sorted(taken) == [(i, i % 256, {i % 256}) for i in range(n_blocks)]
+
+
+def test_a_writer_waits_for_a_box_and_goes_on_when_one_comes(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path / "file", BYTES, create=True)
+    for number in range(N_BOXES):
+        put(mailbox, number)
+    waiting = threading.Thread(target=put, args=(mailbox, 99))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    mailbox.release(mailbox.blocks(0)[7])
+    waiting.join(5)
+    assert mailbox.blocks(N_BOXES)[0].n_rows == 99
+
+
+def test_a_waiting_writer_is_freed_when_the_driver_goes(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path / "file", BYTES, create=True)
+    for number in range(N_BOXES):
+        put(mailbox, number)
+    mailbox.close()
+    with pytest.raises(EngineError, match="driver has gone"):
+        mailbox.take_box()
+
+
+@given(st.integers(0, 20000))
+def test_a_block_has_as_many_rows_as_fit_a_box(n_bytes: int) -> None:
+    n_rows = SHAPE.max_rows(n_bytes)
+    assert not n_rows or SHAPE.n_bytes(n_rows, has_values=True) <= n_bytes
+    assert SHAPE.n_bytes(n_rows + 1, has_values=True) > n_bytes
+
+
+SHAPE = BlockShape(
+    {
+        "hidden_states": BlockStream(2, 3, torch.bfloat16),
+        "router_logits": BlockStream(1, 5, torch.float32),
+    }
+)
+
+
+def step(first: int, n: int) -> StepRows:
+    position = np.arange(first, first + n, dtype=np.int32)
+    values = torch.from_numpy(position).float()[:, None, None]
+    return StepRows(
+        prompt=np.full(n, 7, dtype=np.int32),
+        position=position,
+        token_id=torch.from_numpy(position) + 100,
+        peaks={"hidden_states": values[:, :, 0].expand(n, 2), "router_logits": values[:, :, 0].expand(n, 1)},
+        values={
+            "hidden_states": values + torch.arange(6).view(1, 2, 3) / 8,
+            "router_logits": values.expand(n, 1, 5),
+        },
+    )
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("block_rows", [1, 4, 10])
+def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: int, in_place: bool) -> None:
+    mailboxes = Mailboxes(1, 512 * N_BOXES)
+    outlet = Outlet(Lane())
+    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows)
+    chunks = []
+    with Channel(mailboxes, [SHAPE], look=lambda: None, in_place=in_place) as channel:
+        writing = threading.Thread(target=lambda: [outlet.put(step(10 * i, 10)) for i in range(40)])
+        writing.start()
+        while writing.is_alive():
+            chunks += channel.take()
+        chunks += channel.take()
+    rows = torch.cat([chunk.values["hidden_states"] for chunk in chunks], dim=1)
+    expected = step(0, 400).values["hidden_states"].transpose(0, 1)
+    assert torch.equal(rows, expected.to(torch.bfloat16))
+    assert torch.cat([chunk.position for chunk in chunks]).tolist() == list(range(400))
+    assert torch.cat([chunk.token_id for chunk in chunks]).tolist() == list(range(100, 500))
+    assert max(len(chunk) for chunk in chunks) == min(block_rows, 10)
+    # Half of the boxes are looked into where they lie, the other rows are copied out.
+    assert sum(chunk.hold is not None for chunk in chunks) == (N_BOXES // 2 if in_place else 0)
+    mailboxes.remove()
+
+
+def test_a_worker_in_another_process_is_read_without_any_message(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path / "file", BYTES, create=True)
+    code = (
+        "import sys; from pathlib import Path; from easysteer_data.engine.mailbox import Mailbox\n"
+        f"mailbox = Mailbox(Path(sys.argv[1]), {BYTES})\n"
+        "for i in range(500):\n"
+        "    box = mailbox.take_box(); mailbox.box(box, 64)[:] = i % 256\n"
+        "    mailbox.publish(box, 64, i, has_values=False); mailbox.completed.fill_(i + 1)\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code, str(mailbox.path)])
+    seen: list[tuple[int, set[int]]] = []
+    while len(seen) < 500:
+        mailbox.wait(len(seen) + 1, look=lambda: None)
+        for block in mailbox.blocks(len(seen)):
+            seen.append((block.n_rows, set(mailbox.box(block.box, 64).tolist())))
+            mailbox.release(block)
+    assert worker.wait() == 0
+    assert seen == [(i, {i % 256}) for i in range(500)]
+
+
+def test_an_engine_that_died_ends_the_wait_for_its_rows(tmp_path: Path) -> None:
+    def dead() -> None:
+        raise EngineError("the engine has died")
+
+    mailbox = Mailbox(tmp_path / "file", BYTES, create=True)
+    with pytest.raises(EngineError, match="died"):
+        mailbox.wait(1, look=dead, check_s=0.01)

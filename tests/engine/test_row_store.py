@@ -1,0 +1,95 @@
+"""Rows put at their places as they arrive are the rows that a sort of everything would give."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from easysteer_data.engine.copy_rows import copy_rows
+from easysteer_data.engine.row_store import RowStore
+from easysteer_data.engine.wire import Chunk, StreamShape
+
+SHAPES = {"hidden_states": StreamShape((0, 3), 5, "bfloat16")}
+
+
+def chunk(prompts: list[int], positions: list[int]) -> Chunk:
+    """Rows whose values tell their prompt, position, layer and column."""
+    n = len(prompts)
+    value = torch.tensor(prompts)[:, None, None] * 16 + torch.tensor(positions)[:, None, None]
+    values = (value + torch.arange(2)[None, :, None] * 64 + torch.zeros(n, 2, 5)).to(torch.bfloat16)
+    return Chunk(
+        torch.tensor(prompts, dtype=torch.int32),
+        torch.tensor(positions, dtype=torch.int32),
+        torch.tensor(positions, dtype=torch.int32) + 1000,
+        {"hidden_states": values.transpose(0, 1)},
+        {"hidden_states": value[:, :, 0].float().expand(n, 2).transpose(0, 1)},
+    )
+
+
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    spare=st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_batching_gives_the_rows_in_order(lengths: list[int], spare: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first = 3
+    chunks, done = [], [0] * len(lengths)
+    while any(d < n for d, n in zip(done, lengths, strict=True)):
+        prompts, positions = [100], [0]  # a prompt of another part in every step
+        for i in rng.permutation(len(lengths)).tolist():
+            n = min(int(rng.integers(0, 5)), lengths[i] - done[i])
+            prompts += [first + i] * n
+            positions += range(done[i], done[i] + n)
+            done[i] += n
+        chunks.append(chunk(prompts, positions))
+    max_rows = [n + s for n, s in zip(lengths, spare, strict=False)]
+    with ThreadPoolExecutor(2) as copiers:
+        store = RowStore(first, max_rows, SHAPES, copiers)
+        for one in chunks:
+            store.add(one)
+        rows = store.finish()
+    expected = chunk(
+        [first + i for i, n in enumerate(lengths) for _ in range(n)], [p for n in lengths for p in range(n)]
+    )
+    assert torch.equal(rows.prompt, expected.prompt)
+    assert torch.equal(rows.position, expected.position)
+    assert torch.equal(rows.token_id, expected.token_id)
+    assert torch.equal(rows.values["hidden_states"], expected.values["hidden_states"])
+    assert torch.equal(rows.peaks["hidden_states"], expected.peaks["hidden_states"])
+
+
+def test_rows_that_the_engine_ran_past_a_prompts_end_are_left_out() -> None:
+    with ThreadPoolExecutor(1) as copiers:
+        store = RowStore(0, [2, 2], SHAPES, copiers)
+        store.add(chunk([0, 0, 0, 1], [0, 1, 2, 0]))
+        store.add(chunk([1, 1], [1, 2]))
+        rows = store.finish()
+    assert rows.prompt.tolist() == [0, 0, 1, 1]
+    assert rows.position.tolist() == [0, 1, 0, 1]
+    assert torch.equal(
+        rows.values["hidden_states"], chunk([0, 0, 1, 1], [0, 1, 0, 1]).values["hidden_states"]
+    )
+
+
+@given(
+    st.integers(1, 80), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]), st.integers(0, 2**31)
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_are_copied_by_index_in_long_and_short_runs(n: int, dtype: torch.dtype, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    source = torch.arange(2 * n * 3).view(n, 2, 3).transpose(0, 1).to(dtype)
+    n_cuts = int(rng.integers(0, n))
+    pieces = np.array_split(np.arange(n), np.sort(rng.choice(n, n_cuts, replace=False)) if n_cuts else 1)
+    sources = np.concatenate([pieces[i] for i in rng.permutation(len(pieces))])
+    places = rng.permutation(n) if seed % 2 else np.arange(n)
+    out = torch.zeros(2, n, 3, dtype=dtype)
+    copy_rows(source, sources, out, places)
+    expected = torch.zeros_like(out)
+    expected[:, torch.from_numpy(places)] = source[:, torch.from_numpy(sources)]
+    assert torch.equal(out, expected)
