@@ -5,9 +5,10 @@ Knows prompts and tokenizers, no engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from easysteer_data.errors import SettingsError
 from easysteer_data.select import SelectSpec, coerce_select
@@ -52,14 +53,14 @@ class RowSelection:
     def specs(
         self, prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[SelectSpec | None]:
-        """Return each prompt's own selection.
+        """Return each prompt's own selection; those of spans are made when they are asked for.
 
         Raises:
             CorpusError: a prompt lacks the span; names it.
         """
         if self.span is None:
             return [self.spec] * len(prompts)
-        return [self._with(positions) for positions in find_spans(prompts, tokenizer, self.span)]
+        return _OwnSpecs(self._with, find_spans(prompts, tokenizer, self.span))
 
     def to_json(self) -> dict[str, object] | None:
         """What of it determines the rows, None where every row is kept."""
@@ -70,10 +71,38 @@ class RowSelection:
             chosen["reduce"] = self.reduce
         return chosen or None
 
-    def _with(self, positions: tuple[int, ...]) -> SelectSpec:
+    def _with(self, positions: Sequence[int]) -> SelectSpec:
         if self.spec is None:
             return SelectSpec(prompt_positions=positions)
         return replace(self.spec, prompt_positions=(*(self.spec.prompt_positions or ()), *positions))
+
+
+class _OwnSpecs(Sequence[SelectSpec]):
+    """Specs that differ in their positions alone: of each, its positions are all that is kept."""
+
+    def __init__(
+        self, with_positions: Callable[[Sequence[int]], SelectSpec], positions: Iterable[Sequence[int]]
+    ) -> None:
+        self._with_positions = with_positions
+        self._positions = array("i")
+        self._stops = array("q")
+        for of_prompt in positions:
+            self._positions.extend(of_prompt)
+            self._stops.append(len(self._positions))
+
+    def __len__(self) -> int:
+        return len(self._stops)
+
+    @overload
+    def __getitem__(self, place: int) -> SelectSpec: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[SelectSpec]: ...
+    def __getitem__(self, place: int | slice) -> SelectSpec | list[SelectSpec]:
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            return [self[index] for index in places]
+        start = self._stops[places - 1] if places else 0
+        return self._with_positions(self._positions[start : self._stops[places]].tolist())
 
 
 def _span(value: object) -> Span | None:

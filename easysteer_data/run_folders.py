@@ -6,16 +6,32 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from easysteer_data.errors import SettingsError
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.shards import mirror_run
+from easysteer_data.shards.object_store import is_url
 from easysteer_data.shards.remote_files import RemoteFiles
 
 _N_SHOWN = 16  # hex digits of a fingerprint in a folder's name
 
 
 def run_folder(settings: ExperimentSettings) -> Path:
-    """The folder of the run that stages read: the one that is named, or the experiment's own."""
+    """The folder of the run that stages read: the one that is named, or the experiment's own.
+
+    Raises:
+        SettingsError: the experiment's output is a URL.
+    """
+    if settings.run is None and is_url(settings.out):
+        raise SettingsError(
+            f"out={settings.out} is a URL, which only capture can write to; read the run with "
+            f"data.root={settings.out.rstrip('/')}/capture and a folder as out"
+        )
     return Path(settings.out) / "capture" if settings.run is None else Path(settings.run)
+
+
+def local_out(out: str, name: str) -> str:
+    """The folder of an experiment's small files: `out`, or where that is a URL, one of its name."""
+    return f"outputs/{name}" if is_url(out) else out
 
 
 def run_to_serve(settings: ExperimentSettings) -> Path:
@@ -28,11 +44,13 @@ def run_to_serve(settings: ExperimentSettings) -> Path:
     return mirror_run(files, Path(data.cache), {data.stream: layers})
 
 
-def folder_to_capture(settings: ExperimentSettings, fingerprint: str) -> Path:
-    """The folder to capture into; where runs are shared, experiments of one fingerprint get one folder.
+def output_to_capture(settings: ExperimentSettings, fingerprint: str) -> Path | str:
+    """The folder or URL to capture into; of shared runs, experiments of one fingerprint get one folder.
 
     `out/capture` then is a link to it, so that later stages find the run where they always do.
     """
+    if is_url(settings.out):
+        return f"{settings.out.rstrip('/')}/capture"
     if settings.captures is None:
         return run_folder(settings)
     shared = Path(settings.captures) / fingerprint[:_N_SHOWN]

@@ -10,7 +10,7 @@ from pathlib import Path
 from easysteer_data.capture_run import CapturePlan, capture_corpus, estimate_capture, plan_capture
 from easysteer_data.corpus import corpus_report
 from easysteer_data.errors import RunError
-from easysteer_data.run_folders import folder_to_capture, run_folder
+from easysteer_data.run_folders import local_out, output_to_capture, run_folder
 from easysteer_data.settings import ExperimentSettings
 
 from .stage import run_stage
@@ -21,8 +21,8 @@ def stage(settings: ExperimentSettings) -> Mapping[str, object]:
     if settings.dry_run:
         return _dry_run(settings)
     plan = plan_capture(settings)
-    _report_corpus(plan, Path(settings.out))
-    outcome = capture_corpus(settings, folder_to_capture(settings, plan.fingerprint), plan)
+    _report_corpus(plan, Path(local_out(settings.out, settings.name)))
+    outcome = capture_corpus(settings, output_to_capture(settings, plan.fingerprint), plan)
     sys.stdout.write(f"{outcome}\n")
     return {
         "run": outcome.run,

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
-import torch
 
 from easysteer_data.engine.proof import Recorded
 from easysteer_data.engine.wire import Chunk, Sums
-
-_Part = TypeVar("_Part", Chunk, Sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +28,17 @@ class CollectedShard:
 
     Attributes:
         number: the shard's number.
-        chunks: rows, in the order of the engine's steps.
-        sums: partial sums, where rows are reduced to their mean.
+        chunks: rows, in the order of the engine's steps; those of other shards in the same steps among them.
+        sums: partial sums, where rows are reduced to their mean; as the chunks.
         completions: prompt index -> what the engine made of it.
+        n_bytes: bytes of the shard's own rows.
     """
 
     number: int
     chunks: list[Chunk] = field(default_factory=list)
     sums: list[Sums] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the rows that it holds."""
-        values = [part.values for part in self.chunks] + [part.values for part in self.sums]
-        return sum(tensor.nbytes for streams in values for tensor in streams.values())
+    n_bytes: int = 0
 
 
 class ShardCollector:
@@ -63,13 +55,13 @@ class ShardCollector:
         self._closed: set[int] = set()
 
     def add_rows(self, recorded: Recorded) -> None:
-        """Take rows in; a chunk that spans shards is divided."""
+        """Take rows in; shards share the chunks that span them, since a division would copy the rows."""
         for chunk in recorded.chunks:
-            for number, part in self._divide(chunk):
-                self._shard(number).chunks.append(part)
+            for shard in self._owners(chunk):
+                shard.chunks.append(chunk)
         for sums in recorded.sums:
-            for number, part_of_sums in self._divide(sums):
-                self._shard(number).sums.append(part_of_sums)
+            for shard in self._owners(sums):
+                shard.sums.append(sums)
 
     def add_completions(self, finished: Iterable[tuple[int, Completion]]) -> Iterator[CollectedShard]:
         """Take finished requests in; their rows must have been added. Yields the shards that became whole."""
@@ -85,10 +77,12 @@ class ShardCollector:
     def _shard(self, number: int) -> CollectedShard:
         return self._open.setdefault(number, CollectedShard(number))
 
-    def _divide(self, part: _Part) -> Iterator[tuple[int, _Part]]:
+    def _owners(self, part: Chunk | Sums) -> Iterator[CollectedShard]:
+        """The open shards that have rows in it; they are told how many bytes."""
         owner = np.searchsorted(self._starts, part.prompt.numpy(), side="right") - 1
-        numbers = np.unique(owner).tolist()
-        for number in numbers:
-            if number not in self._closed:  # the engine ran a step past the end of a finished prompt
-                mask = torch.from_numpy(owner == number)
-                yield number, part if len(numbers) == 1 else part.where(mask)
+        n_bytes = sum(values.nbytes for values in part.values.values()) / max(len(owner), 1)
+        for number, n_rows in zip(*np.unique(owner, return_counts=True), strict=True):
+            if int(number) not in self._closed:  # the engine ran a step past the end of a finished prompt
+                shard = self._shard(int(number))
+                shard.n_bytes += int(n_rows * n_bytes)
+                yield shard

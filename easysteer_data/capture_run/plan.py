@@ -6,11 +6,12 @@ Knows no engine. The plan of shards needs the streams' widths, which for some on
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from easysteer_data.capture_run.provenance import package_versions, provenance
-from easysteer_data.corpus import LabelClasses, corpus_hash, label_classes, read_corpus
+from easysteer_data.corpus import LabelClasses, PromptStore, corpus_hash, label_classes, read_corpus
 from easysteer_data.engine.versions import installed_vllm
 from easysteer_data.engine.wire import DTYPES, StreamShape
 from easysteer_data.errors import SettingsError
@@ -43,8 +44,9 @@ class CapturePlan:
     Attributes:
         settings: the experiment's.
         facts: the model's shape and fingerprint.
-        prompts: the corpus, split and tokenised.
-        selects: which rows of each prompt are kept, None = all.
+        prompts: the corpus, split and tokenised; each prompt is read when it is asked for.
+        corpus_sha256: its hash, see `corpus_hash`.
+        selects: which rows of each prompt are kept, None = all; made when they are asked for.
         selection: what these came from.
         n_rows: most rows that each prompt can give.
         labels: what the labels are.
@@ -54,7 +56,8 @@ class CapturePlan:
 
     settings: ExperimentSettings
     facts: ModelFacts
-    prompts: tuple[Prompt, ...]
+    prompts: Sequence[Prompt]
+    corpus_sha256: str
     selects: Sequence[SelectSpec | None]
     selection: RowSelection
     n_rows: Sequence[int]
@@ -161,7 +164,7 @@ class CapturePlan:
                 "dtype": self.model_dtype,
                 "sha256": dict(self.facts.fingerprint),
             },
-            "corpus": {"n_prompts": len(self.prompts), "sha256": corpus_hash(self.prompts)},
+            "corpus": {"n_prompts": len(self.prompts), "sha256": self.corpus_sha256},
             "tokenizer": {"class": self.ledger.tokenizer_class, "sha256": self.ledger.tokenizer_sha256},
         }
 
@@ -195,11 +198,13 @@ def plan_capture(settings: ExperimentSettings, prompts: Sequence[Prompt] | None 
         doubled_bos=settings.corpus.doubled_bos,
     )
     selects = selection.specs(tokenised, tokenizer)
-    warn_clamped(selects, [len(prompt.token_ids) for prompt in tokenised])
+    # The positions of a span are never past a prompt's end.
+    warn_clamped([selection.spec] * len(tokenised), [len(prompt.token_ids) for prompt in tokenised])
     return CapturePlan(
         settings=settings,
         facts=facts,
-        prompts=tuple(tokenised),
+        prompts=PromptStore(tokenised),
+        corpus_sha256=corpus_hash(tokenised),
         selects=selects,
         selection=selection,
         n_rows=_n_rows(tokenised, selects, selection, settings.capture.max_tokens),
@@ -228,15 +233,15 @@ def _n_rows(
     selects: Sequence[SelectSpec | None],
     selection: RowSelection,
     max_tokens: int,
-) -> list[int]:
+) -> Sequence[int]:
     n_steps = max_tokens - 1
-    n_rows = [
-        len(prompt.token_ids) + n_steps if select is None else select.max_rows(prompt.token_ids, n_steps)
-        for prompt, select in zip(prompts, selects, strict=True)
-    ]
+    n_rows = array("q")
+    for prompt, select in zip(prompts, selects, strict=True):
+        ids = prompt.token_ids
+        n_rows.append(len(ids) + n_steps if select is None else select.max_rows(ids, n_steps))
     if not any(n_rows):
         raise SettingsError("select matches no token of any prompt")
-    return n_rows if selection.reduce is None else [min(n, 1) for n in n_rows]
+    return n_rows if selection.reduce is None else array("q", (min(n, 1) for n in n_rows))
 
 
 def _corpus_name(path: str) -> str:

@@ -36,6 +36,12 @@ class CaptureProgress:
         self._bar.update(len(outputs))
         self._show()
 
+    def add_shard(self, n_prompts: int, n_tokens: int, n_bytes: int) -> None:
+        """Count a shard that another process captured."""
+        self._n_tokens += n_tokens
+        self._bar.update(n_prompts)
+        self.add_bytes(n_bytes)
+
     def add_bytes(self, n_bytes: int) -> None:
         """Count bytes that are on the disk."""
         self._n_bytes += n_bytes

@@ -11,7 +11,7 @@ from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import EngineError
-from easysteer_data.types import CapturedPrompt, CapturedShard, Stream
+from easysteer_data.types import CapturedPrompt, CapturedShard, Prompt, Stream
 
 
 class ShardProver:
@@ -57,19 +57,15 @@ class ShardProver:
         Raises:
             ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
         """
-        indices = sorted(shard.completions)
-        finished = [self._finished(index, shard.completions[index]) for index in indices]
+        prompts = [self._plan.prompts[index] for index in sorted(shard.completions)]
+        completions = [shard.completions[prompt.index] for prompt in prompts]
+        finished = [self._finished(*pair) for pair in zip(prompts, completions, strict=True)]
         rows = prove(Recorded(shard.chunks, shard.sums), finished, self._rules)
         shard.chunks, shard.sums = [], []
         self.gates.update(rows.gates)
         captured = tuple(
-            CapturedPrompt(
-                prompt=self._plan.prompts[index],
-                n_rows=n_rows,
-                generated_text=shard.completions[index].text,
-                generated_token_ids=shard.completions[index].token_ids,
-            )
-            for index, n_rows in zip(indices, rows.n_rows, strict=True)
+            CapturedPrompt(prompt, n_rows, completion.text, completion.token_ids)
+            for prompt, n_rows, completion in zip(prompts, rows.n_rows, completions, strict=True)
         )
         values = {
             stream: dict(zip(shape.layer_ids, rows.values[stream], strict=True))
@@ -77,12 +73,11 @@ class ShardProver:
         }
         return CapturedShard(shard.number, captured, rows.index, values)
 
-    def _finished(self, index: int, completion: Completion) -> FinishedPrompt:
-        prompt = self._plan.prompts[index]
+    def _finished(self, prompt: Prompt, completion: Completion) -> FinishedPrompt:
         return FinishedPrompt(
-            prompt=index,
+            prompt=prompt.index,
             name=f"{prompt.id}, {prompt.source}",
             prompt_token_ids=prompt.token_ids,
             generated_token_ids=completion.token_ids,
-            select=self._plan.selects[index],
+            select=self._plan.selects[prompt.index],
         )

@@ -24,14 +24,21 @@ def free_bytes(out: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def check_space(out: Path, plan: CapturePlan, header: RunHeader) -> None:
+def check_space(out: Path, plan: CapturePlan, header: RunHeader, n_shards: int) -> None:
     """Refuse a run that would not fit, before it starts; what is there of it already counts.
+
+    Args:
+        out: the folder.
+        plan: the capture.
+        header: the run's header.
+        n_shards: shards that come into this folder; they are about equally large.
 
     Raises:
         RunError: names what is needed and what is free.
     """
     there = sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) if out.is_dir() else 0
-    needed = run_bytes(header, sum(plan.n_rows), plan.n_tokens, len(plan.prompts)) - there
+    whole = run_bytes(header, sum(plan.n_rows), plan.n_tokens, len(plan.prompts))
+    needed = whole * n_shards // len(header.plan) - there
     free = free_bytes(out) - int(plan.settings.shards.min_free_gb * 1e9)
     if needed > free:
         raise RunError(

@@ -8,11 +8,13 @@ from easysteer_data.corpus.prompts import read_corpus
 from easysteer_data.corpus.report import CorpusReport, corpus_report
 from easysteer_data.corpus.settings import CorpusSettings, SplitSettings
 from easysteer_data.corpus.splits import assign_splits
+from easysteer_data.corpus.store import PromptStore
 
 __all__ = [
     "CorpusReport",
     "CorpusSettings",
     "LabelClasses",
+    "PromptStore",
     "SplitSettings",
     "assign_splits",
     "corpus_hash",

@@ -13,8 +13,8 @@ from easysteer_data.corpus.record import Record
 from easysteer_data.errors import CorpusError
 
 _LONGEST_FIELD = 2**31 - 1
-# The column that holds the key of the list that an item is in.
-_KEY = "key"
+# The column that holds the key of the list that an item is in, and of the file that a row is in.
+KEY = "key"
 
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -93,6 +93,6 @@ def _json_record(value: object, source: str, key: str | None = None) -> Record:
         raise CorpusError(f"{source}: each row must be a string or an object, this is {_as_json(value)[:40]}")
     if key is None:
         return Record(source, columns)
-    if _KEY in columns:
-        raise CorpusError(f"{source}: the object has a {_KEY!r} of its own beside that of its list, {key!r}")
-    return Record(source, {_KEY: key, **columns})
+    if KEY in columns:
+        raise CorpusError(f"{source}: the object has a {KEY!r} of its own beside that of its list, {key!r}")
+    return Record(source, {KEY: key, **columns})

@@ -5,6 +5,7 @@ For people before a capture and, as JSON, for the record.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -76,54 +77,80 @@ class CorpusReport:
 
 
 def corpus_report(prompts: Sequence[Prompt], *, skipped: Sequence[str] = ()) -> CorpusReport:
-    """Describe a corpus, before or after it is tokenised.
+    """Describe a corpus, before or after it is tokenised: one pass over it, two where texts are repeated.
 
     Args:
-        prompts: the corpus, with its splits.
+        prompts: the corpus, with its splits; none is kept.
         skipped: ids that tokenising left out, as the ledger has them.
     """
-    labels: dict[str, Counter[Split]] = {}
+    tally = _Tally()
     for prompt in prompts:
-        labels.setdefault(_name(prompt.label), Counter())[prompt.split] += 1
-    groups: dict[str, Split] = {group_of(prompt): prompt.split for prompt in prompts}
-    repeated = list(_repeated_texts(prompts))
+        tally.add(prompt)
+    repeated = list(_repeated_texts(prompts, tally.texts))
     repeated.sort(key=lambda text: (len(text.places) == 1, len(text.splits) == 1))  # else in corpus order
     return CorpusReport(
-        n_prompts=_by_split(Counter(prompt.split for prompt in prompts)),
-        n_groups=_by_split(Counter(groups.values())),
-        labels={label: _by_split(labels[label]) for label in sorted(labels)},
+        n_prompts=_by_split(tally.splits),
+        n_groups=_by_split(Counter(tally.groups.values())),
+        labels={label: _by_split(tally.labels[label]) for label in sorted(tally.labels)},
         n_repeated=len(repeated),
         n_duplicates=sum(text.n_prompts - 1 for text in repeated),
         n_conflicts=sum(len(text.places) > 1 for text in repeated),
         n_leaks=sum(len(text.splits) > 1 for text in repeated),
         repeated=tuple(repeated[:_N_SHOWN]),
-        token_lengths=_length_histogram([len(prompt.token_ids) for prompt in prompts if prompt.token_ids]),
-        n_truncated=sum("over_long" in prompt.fields for prompt in prompts),
+        token_lengths=_length_histogram(tally.lengths),
+        n_truncated=tally.n_truncated,
         skipped=tuple(skipped),
     )
 
 
-def _repeated_texts(prompts: Sequence[Prompt]) -> Iterator[RepeatedText]:
-    counts = Counter(prompt.text for prompt in prompts)
-    alike: dict[str, list[Prompt]] = {}
+class _Tally:
+    """What is counted of each prompt; texts and groups are told apart by their marks."""
+
+    def __init__(self) -> None:
+        self.splits: Counter[Split] = Counter()
+        self.groups: dict[bytes, Split] = {}
+        self.labels: dict[str, Counter[Split]] = {}
+        self.texts: Counter[bytes] = Counter()
+        self.lengths: Counter[int] = Counter()
+        self.n_truncated = 0
+
+    def add(self, prompt: Prompt) -> None:
+        self.splits[prompt.split] += 1
+        self.groups[_mark(group_of(prompt))] = prompt.split
+        self.labels.setdefault(_name(prompt.label), Counter())[prompt.split] += 1
+        self.texts[_mark(prompt.text)] += 1
+        if prompt.token_ids:
+            self.lengths[len(prompt.token_ids).bit_length()] += 1
+        self.n_truncated += "over_long" in prompt.fields
+
+
+def _repeated_texts(prompts: Sequence[Prompt], counts: Mapping[bytes, int]) -> Iterator[RepeatedText]:
+    if max(counts.values(), default=0) < 2:
+        return
+    first: dict[bytes, str] = {}
+    places: dict[bytes, dict[str, str]] = {}
+    held: dict[bytes, set[Split]] = {}
     for prompt in prompts:
-        if counts[prompt.text] > 1:
-            alike.setdefault(prompt.text, []).append(prompt)
-    for text, same in alike.items():
-        places: dict[str, str] = {}
-        for prompt in same:
-            places.setdefault(_name(prompt.label), prompt.source)
-        held = {prompt.split for prompt in same}
-        splits = tuple(split for split in SPLITS if split in held)
-        yield RepeatedText(text[:_TEXT_SHOWN], len(same), places, splits)
+        mark = _mark(prompt.text)
+        if counts[mark] > 1:
+            first.setdefault(mark, prompt.text[:_TEXT_SHOWN])
+            places.setdefault(mark, {}).setdefault(_name(prompt.label), prompt.source)
+            held.setdefault(mark, set()).add(prompt.split)
+    for mark, text in first.items():
+        splits = tuple(split for split in SPLITS if split in held[mark])
+        yield RepeatedText(text, counts[mark], places[mark], splits)
 
 
-def _length_histogram(lengths: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Count lengths in ranges that double, [1, 2), [2, 4), [4, 8), without gaps."""
-    counts = Counter(length.bit_length() for length in lengths)
+def _mark(text: str) -> bytes:
+    """Sixteen bytes that stand for a text of any length."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _length_histogram(counts: Mapping[int, int]) -> dict[tuple[int, int], int]:
+    """Prompts by length range, [1, 2), [2, 4), [4, 8), without gaps; `counts` goes by the length's bits."""
     if not counts:
         return {}
-    return {(2 ** (n - 1), 2**n): counts[n] for n in range(min(counts), max(counts) + 1)}
+    return {(2 ** (n - 1), 2**n): counts.get(n, 0) for n in range(min(counts), max(counts) + 1)}
 
 
 def _by_split(counts: Mapping[Split, int]) -> dict[Split, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
@@ -61,7 +62,9 @@ class CorpusSettings:
 
     Attributes:
         path: a file, a glob of files ("data/*.jsonl"), "hf:NAME" or "hf:FOLDER" for a Hugging Face data set,
-            or "builtin:city_facts".
+            or "builtin:city_facts", "builtin:feelings"; with `files`, the folder that they are in.
+        files: label -> file or glob in the folder `path`; each row has its file's label in the column `key`,
+            which `label_column` names where a probe is to tell the files apart.
         format: "auto" goes by the file's suffix, with or without .gz.
         hf_split: the part of a Hugging Face data set to read.
         hf_config: its configuration, where it has several.
@@ -96,6 +99,7 @@ class CorpusSettings:
     """
 
     path: str
+    files: Mapping[Label, str] | None = None
     format: Literal["auto", Format] = "auto"
     hf_split: str = "train"
     hf_config: str | None = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from easysteer_data.shards.checked_json import fingerprint_of
 from easysteer_data.shards.header import RunHeader, StreamHeader
 from easysteer_data.shards.inspect import inspect_run
-from easysteer_data.shards.inspection import Fault, RunInspection, ShardInspection
+from easysteer_data.shards.inspection import Fault, RunInspection, ShardInspection, layer_ranges
 from easysteer_data.shards.journal import FileEntry, ShardEntry
 from easysteer_data.shards.labels import LabelHeader
 from easysteer_data.shards.manifest import Manifest, finished_run
 from easysteer_data.shards.mirror import mirror_run
-from easysteer_data.shards.opening import open_run
+from easysteer_data.shards.opening import open_run, open_run_as
 from easysteer_data.shards.plan import plan_shards
 from easysteer_data.shards.reader import Run
 from easysteer_data.shards.repair import repair_run
@@ -44,8 +44,10 @@ __all__ = [
     "fingerprint_of",
     "finished_run",
     "inspect_run",
+    "layer_ranges",
     "mirror_run",
     "open_run",
+    "open_run_as",
     "plan_shards",
     "repair_run",
     "unpack_prompts",

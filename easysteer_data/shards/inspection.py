@@ -125,7 +125,7 @@ def _streams(header: RunHeader) -> list[str]:
     lines = []
     for stream, layer_ids in header.layers.items():
         shape = header.streams[stream]
-        layers = f"{len(layer_ids)} layers ({_ranges(layer_ids)})"
+        layers = f"{len(layer_ids)} layers ({layer_ranges(layer_ids)})"
         lines.append(_wrap(f"{stream}: {layers} of width {shape.width}, {shape.dtype}"))
     return lines
 
@@ -178,7 +178,7 @@ def _is_hash(value: object) -> bool:
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
-def _ranges(numbers: tuple[int, ...]) -> str:
+def layer_ranges(numbers: tuple[int, ...]) -> str:
     """Ascending numbers with runs of neighbours joined: 0-3, 7."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]

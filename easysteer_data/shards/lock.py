@@ -97,7 +97,7 @@ def _lock(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = _owner(os.pread(descriptor, _MAX_OWNER_BYTES, 0))
+        owner = owner_of(os.pread(descriptor, _MAX_OWNER_BYTES, 0))
         os.close(descriptor)
         raise RunError(
             f"{folder} is being written by {owner}; wait for it, stop it, or choose another output folder"
@@ -120,7 +120,7 @@ def _write_owner(descriptor: int) -> None:
     os.pwrite(descriptor, canonical_json(owner) + b"\n", 0)
 
 
-def _owner(data: bytes) -> str:
+def owner_of(data: bytes) -> str:
     """The owner in words, as far as the file tells: it is empty for a moment after it was locked."""
     try:
         record = parse_json(data, LOCK)

@@ -5,7 +5,7 @@ Knows the files by name, size and hash, not what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +109,14 @@ def finished_run(out: Path, fingerprint: str) -> Manifest | None:
     if manifest.header.fingerprint != fingerprint or manifest.faults(out):
         return None
     return manifest
+
+
+def refuse_gaps(out: object, n_shards: int, committed: Collection[int]) -> None:
+    """Raise RunError that names the shards of `out` which are not committed, if there are any."""
+    missing = [number for number in range(n_shards) if number not in committed]
+    if missing:
+        shown = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
+        raise RunError(f"{out}: {len(missing)} of {n_shards} shards are not written: {shown}")
 
 
 def check_entry(entry: ShardEntry, header: RunHeader) -> None:

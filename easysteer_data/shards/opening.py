@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import TypeVar
 
 from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.shards import layout
@@ -16,6 +17,8 @@ from easysteer_data.shards.index import ShardIndex, read_index
 from easysteer_data.shards.journal import ShardEntry, read_journal
 from easysteer_data.shards.manifest import Manifest, read_manifest
 from easysteer_data.shards.reader import Run
+
+R = TypeVar("R", bound=Run)
 
 
 def open_run(path: Path | str) -> Run:
@@ -28,6 +31,11 @@ def open_run(path: Path | str) -> Run:
         RunError: there is no run, it is not finished, or another schema version wrote it.
         BadShardError: files are missing or altered; the message lists all of them.
     """
+    return open_run_as(Run, path)
+
+
+def open_run_as(kind: type[R], path: Path | str) -> R:
+    """Open a finished run as a class of readers that adds to Run; see `open_run`."""
     path = Path(path)
     if not (path / layout.MANIFEST).is_file():
         raise RunError(_why_no_manifest(path))
@@ -46,7 +54,7 @@ def open_run(path: Path | str) -> Run:
             f"{path}: {len(faults)} bad files; capture again with the same settings to mend them\n  "
             + "\n  ".join(faults)
         )
-    return Run(path, manifest, shards)
+    return kind(path, manifest, shards)
 
 
 def _open_index(path: Path, manifest: Manifest, entry: ShardEntry) -> ShardIndex:

@@ -12,7 +12,7 @@ from easysteer_data.shards import layout
 from easysteer_data.shards.checked_json import read_json
 from easysteer_data.shards.durable import is_partial, remove_partial_files, sync_folder
 from easysteer_data.shards.header import RunHeader
-from easysteer_data.shards.lock import LOCK
+from easysteer_data.shards.lock import LOCK, FolderLock
 
 _MAX_SHOWN = 5
 
@@ -46,6 +46,18 @@ def remove_run(out: Path) -> None:
         if folder.is_dir():
             folder.rmdir()
     sync_folder(out)
+
+
+def remove_run_folder(out: Path) -> None:
+    """Remove a run and its folder, which must hold nothing else.
+
+    Raises:
+        RunError: as `remove_run`, or another process writes there.
+    """
+    with FolderLock.acquire(out):
+        remove_run(out)
+        (out / layout.RUN).unlink()
+    out.rmdir()
 
 
 def _files(header: RunHeader) -> list[str]:

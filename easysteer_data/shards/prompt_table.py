@@ -16,6 +16,9 @@ from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.shards.labels import LabelHeader
 from easysteer_data.types import CapturedPrompt
 
+# Prompts that are Python objects at once: as such they take several times what they do in the table.
+_PART = 512
+
 SCHEMA = pa.schema(
     [
         pa.field("index", pa.int64(), nullable=False),
@@ -42,8 +45,10 @@ def prompt_table_bytes(prompts: Sequence[CapturedPrompt], label: LabelHeader) ->
     Raises:
         RunError: a value has no place in the table; the message names the prompt.
     """
+    parts = (prompts[start : start + _PART] for start in range(0, len(prompts), _PART))
     try:
-        table = pa.Table.from_pylist(_rows(prompts, label), schema=SCHEMA)
+        batches = [pa.RecordBatch.from_pylist(_rows(part, label), schema=SCHEMA) for part in parts]
+        table = pa.Table.from_batches(batches, SCHEMA).combine_chunks()
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         first = prompts[0].prompt.source
         raise RunError(

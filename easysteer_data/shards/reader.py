@@ -11,20 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from easysteer_data.errors import BadShardError, RunError
+from easysteer_data.errors import RunError
 from easysteer_data.shards import layout
 from easysteer_data.shards.index import ShardIndex
-from easysteer_data.shards.labels import NO_CLASS
 from easysteer_data.shards.manifest import Manifest
 from easysteer_data.shards.prompt_table import SCHEMA, read_prompt_table
+from easysteer_data.shards.row_columns import class_labels, row_index, row_splits
 from easysteer_data.shards.statistics import LayerStatistics, RowStatistics
 from easysteer_data.shards.statistics_file import read_statistics
 from easysteer_data.shards.storage import StorageError
-from easysteer_data.shards.stream_rows import StreamRows
+from easysteer_data.shards.stream_rows import LocatedRows, StreamRows
 from easysteer_data.types import SPLITS, RowIndex, Split, Stream
 
 
@@ -62,7 +61,12 @@ class Run:
             f"{header.n_prompts} prompts in {len(header.plan)} shards; {streams}; {header.label})"
         )
 
-    def layers(self, stream: Stream = "hidden_states") -> tuple[int, ...]:
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layer ids of the hidden states, ascending; of a run without them, those of its first stream."""
+        return self.streams.get("hidden_states") or next(iter(self.streams.values()))
+
+    def layer_ids(self, stream: Stream) -> tuple[int, ...]:
         """Layer ids of a stream, ascending; raises RunError if the run has no such stream."""
         if stream not in self.streams:
             raise RunError(f"{self.path} holds no {stream}, only {', '.join(self.streams)}")
@@ -81,6 +85,10 @@ class Run:
         """
         return self._of(stream).gather(layer_ids, rows)
 
+    def locate(self, stream: Stream, layer_ids: Sequence[int], rows: torch.Tensor) -> LocatedRows:
+        """Find where rows (int64 [B]) of L layers lie, to copy them in parts; raises what `gather` does."""
+        return self._of(stream).locate(layer_ids, rows)
+
     @property
     def pack_starts(self) -> NDArray[np.int64]:
         """First row of each pack that has rows, ascending; the same in every layer and stream."""
@@ -96,15 +104,9 @@ class Run:
             BadShardError: rows lie in the shard of another prompt.
         """
         rows = self._of(next(iter(self.streams)))
-        prompt, position, token_id = (
-            rows.column(name, torch.int32) for name in ("prompt", "position", "token_id")
-        )
-        ranges = torch.tensor([entry.prompts for entry in self.manifest.shards], dtype=torch.int32)
-        n_rows = torch.tensor([entry.n_rows for entry in self.manifest.shards])
-        bounds = ranges.repeat_interleave(n_rows, dim=0)
-        if ((prompt < bounds[:, 0]) | (prompt >= bounds[:, 1])).any():
-            raise BadShardError(f"{self.path}: a shard holds rows of prompts that belong to another shard")
-        return RowIndex(prompt, position, token_id)
+        names = ("prompt", "position", "token_id")
+        columns = {name: rows.column(name, torch.int32) for name in names}
+        return row_index(columns, self.manifest, self.path)
 
     @cached_property
     def labels(self) -> torch.Tensor | None:
@@ -118,9 +120,7 @@ class Run:
         if label.dtype is None:
             return None
         labels = self._of(next(iter(self.streams))).column("label", label.dtype)
-        if label.kind == "classes" and ((labels < NO_CLASS) | (labels >= len(label.names))).any():
-            raise BadShardError(f"{self.path}: a shard holds labels beyond the run's classes")
-        return labels
+        return class_labels(labels, label, self.path)
 
     def prompts(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The prompt table of the whole run, in order: all columns of prompt_table.SCHEMA, or some.
@@ -139,16 +139,7 @@ class Run:
 
     def row_splits(self) -> NDArray[np.int8]:
         """Split of every row, as its place in SPLITS: 0 train, 1 validation, 2 test."""
-        table = self.prompts(["split", "n_rows"])
-        found = pc.index_in(table["split"], value_set=pa.array(SPLITS))
-        if found.null_count:
-            unknown = table["split"].filter(found.is_null())[0].as_py()
-            raise BadShardError(f"{self.path}: the prompt table has the unknown split {unknown!r}")
-        splits = found.to_numpy().astype(np.int8)
-        n_rows = table["n_rows"].to_numpy()
-        if n_rows.min() < 0 or n_rows.sum() != self.n_rows:
-            raise BadShardError(f"{self.path}: the prompt table counts other rows than the shards hold")
-        return np.repeat(splits, n_rows)
+        return row_splits(self.prompts(["split", "n_rows"]), self.n_rows, self.path)
 
     def statistics(self, stream: Stream, layer_id: int, split: Split | None = None) -> RowStatistics:
         """Statistics of a layer's rows as they were captured: those of one split, or of all.
@@ -173,12 +164,12 @@ class Run:
         return error
 
     def _layer_statistics(self, stream: Stream, layer_id: int) -> LayerStatistics:
-        if layer_id not in self.layers(stream):
-            raise RunError(f"{self.path} holds no layer {layer_id} of {stream}: {self.layers(stream)}")
+        if layer_id not in self.layer_ids(stream):
+            raise RunError(f"{self.path} holds no layer {layer_id} of {stream}: {self.layer_ids(stream)}")
         return read_statistics(self.path / layout.STATISTICS, (stream, layer_id))
 
     def _of(self, stream: Stream) -> StreamRows:
-        self.layers(stream)
+        self.layer_ids(stream)
         if stream not in self._rows:
             raise self._no_rows()
         return self._rows[stream]

@@ -20,6 +20,10 @@ from easysteer_data.errors import BadShardError
 _MAP_FIXED = 0x10  # of <sys/mman.h> on Linux and macOS; Python's mmap can't place a mapping
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
+# Large pages of x86 and ARM. Where a file's page cache is in pieces of this size (xfs since Linux 5.18,
+# ext4 since 6.16), one entry of the page tables maps a whole piece, if the file's place begins at a multiple.
+_PAGE = 2 * 2**20
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
@@ -46,12 +50,11 @@ class FileRegion:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = tuple(sizes)
-        page = mmap.ALLOCATIONGRANULARITY
-        *offsets, total = accumulate((-(-size // page) * page for size in sizes), initial=0)
+        *offsets, total = accumulate((_aligned(size) for size in sizes), initial=0)
         self.offsets = tuple(offsets)
         # Only reserves addresses; the object unmaps all of them, the files too, when it is collected.
-        reserved = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=mmap.PROT_READ)
-        self._address: int = np.frombuffer(reserved, dtype=np.uint8).ctypes.data
+        reserved = mmap.mmap(-1, total + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=mmap.PROT_READ)
+        self._address = _aligned(np.frombuffer(reserved, dtype=np.uint8).ctypes.data)
         # By way of ctypes, because torch warns of any memory that says it is read-only.
         memory = (ctypes.c_uint8 * total).from_address(self._address)
         # The tensor and its views keep `memory` alive, and with it the mapping.
@@ -85,3 +88,8 @@ class FileRegion:
                 raise BadShardError(f"{path}: can't be mapped ({os.strerror(ctypes.get_errno())})")
         finally:
             os.close(descriptor)
+
+
+def _aligned(address: int) -> int:
+    """The next multiple of a large page."""
+    return -(-address // _PAGE) * _PAGE

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -123,6 +123,13 @@ class RemoteFiles:
             return data
 
         return self._tried(entry.name, fetch)
+
+    def ranges(self, entry: FileEntry, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several stretches of a file, past the cache; RunError if they can't be read."""
+        if self.root.startswith(_PIPE):  # the command is run once, not for each of them
+            data = self.range(entry, 0, entry.n_bytes)
+            return [data[start:stop] for start, stop in spans]
+        return [self.range(entry, start, stop) for start, stop in spans]
 
     def _fetched(self, name: str, start: int | None, stop: int | None) -> bytes:
         """Bytes of a file, in one try."""

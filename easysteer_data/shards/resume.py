@@ -25,6 +25,7 @@ from easysteer_data.shards.journal import ShardEntry, journal_bytes, read_journa
 from easysteer_data.shards.lock import LOCK, FolderLock
 from easysteer_data.shards.manifest import check_entry
 from easysteer_data.shards.overwrite import remove_run
+from easysteer_data.shards.shard_files import make_folders
 from easysteer_data.types import OnExisting
 
 # The fingerprint stands for all of these; they are compared too, in case a caller's fingerprint does not.
@@ -67,7 +68,7 @@ def claim_folder(
             "finished, on_existing=overwrite removes it first; or choose another output folder"
         )
     if found and on_existing == "resume":
-        header = _same_run(out, header)
+        header = same_run(out, header)
     else:
         if found:
             remove_run(out)
@@ -75,8 +76,7 @@ def claim_folder(
             _refuse_strangers(out)
         write_durably(out / layout.RUN, readable_json(header.to_json()))
     remove_partial_files(out)
-    for folder in layout.folders(header.tar_layers):
-        make_folder(out / folder)
+    make_folders(out, header)
     return header, _committed(out, header)
 
 
@@ -93,17 +93,32 @@ def _refuse_strangers(out: Path) -> None:
         )
 
 
-def _same_run(out: Path, header: RunHeader) -> RunHeader:
-    """The folder's own header, if it is of the same run."""
+def read_header(out: Path) -> RunHeader:
+    """What a run folder says of its run; RunError if it can't be read."""
     try:
-        found = RunHeader.from_json(read_json(out / layout.RUN))
+        return RunHeader.from_json(read_json(out / layout.RUN))
     except RunError as error:
         raise RunError(f"the run in {out} can't be continued: {error}") from error
+
+
+def same_run(out: Path, header: RunHeader) -> RunHeader:
+    """The folder's own header, if it is of the same run.
+
+    Raises:
+        SettingsMismatchError: it is of another one; the message shows the difference.
+    """
+    found = read_header(out)
+    refuse_other_run(found, header, str(out))
+    return found
+
+
+def refuse_other_run(found: RunHeader, header: RunHeader, out: str) -> None:
+    """Raise SettingsMismatchError with the difference if the header found in `out` is of another run."""
     there = found.to_json()
     # Through JSON, as the one in the folder went, so that a tuple is no difference to a list.
     asked = parse_json(canonical_json(header.to_json()), "the run asked for").values
     if all(there[name] == asked[name] for name in _FIXED):
-        return found
+        return
     del there["provenance"], asked["provenance"]  # differs between any two starts
     raise SettingsMismatchError(
         f"{out} holds a run of other settings; choose another output folder, or replace this run with "

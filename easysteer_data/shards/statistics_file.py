@@ -49,15 +49,29 @@ def read_statistics(path: Path, key: LayerKey) -> LayerStatistics:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             tensors = {
-                name.removeprefix(prefix): file.get_tensor(name)
+                name: file.get_tensor(name)
                 for name in file.keys()  # noqa: SIM118 - no mapping, only has this method
                 if name.startswith(prefix)
             }
-        return _layer_of(tensors)
-    except KeyError as error:
-        raise BadShardError(f"{path}: no usable statistics of {prefix[:-1]} (no {error})") from error
-    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, IndexError) as error:
+    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise BadShardError(f"{path}: no usable statistics of {prefix[:-1]} ({error})") from error
+    return statistics_of(tensors, key, path)
+
+
+def statistics_of(tensors: Tensors, key: LayerKey, source: Path | str) -> LayerStatistics:
+    """One layer's statistics out of the tensors of a file; `source` names it.
+
+    Raises:
+        BadShardError: they are not there, or of other shapes.
+    """
+    folder = layout.layer_folder(*key)
+    own = {name.removeprefix(folder + "/"): x for name, x in tensors.items() if name.startswith(folder + "/")}
+    try:
+        return _layer_of(own)
+    except KeyError as error:
+        raise BadShardError(f"{source}: no usable statistics of {folder} (no {error})") from error
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise BadShardError(f"{source}: no usable statistics of {folder} ({error})") from error
 
 
 def merge_files(paths: Iterable[Path], keys: Iterable[LayerKey]) -> bytes:

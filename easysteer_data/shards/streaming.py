@@ -5,74 +5,18 @@ For data sets that are too large or too far to be mapped; a local run is read fa
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from dataclasses import InitVar, dataclass
-from functools import cached_property
+from dataclasses import dataclass
+from itertools import accumulate, islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
-from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from easysteer_data.errors import BadShardError, SettingsError
-from easysteer_data.shards import layout
-from easysteer_data.shards.checked_json import parse_json
-from easysteer_data.shards.journal import ShardEntry
-from easysteer_data.shards.manifest import Manifest
-from easysteer_data.shards.prompt_table import read_prompt_table
-from easysteer_data.shards.remote_files import RemoteFiles
-from easysteer_data.shards.webdataset_stages import decode_safetensors, dequantise_packs
-from easysteer_data.types import SPLITS, Split, Stream
-
-Columns = dict[str, torch.Tensor]
-
-
-class RemoteRun:
-    """A finished run at a URL: its manifest and prompts, and its rows as streams."""
-
-    def __init__(self, files: RemoteFiles) -> None:
-        self.files = files
-        self.manifest = Manifest.from_json(parse_json(files.read(layout.MANIFEST), layout.MANIFEST))
-
-    @cached_property
-    def prompt_splits(self) -> NDArray[np.int8]:
-        """Split of every prompt, as its place in SPLITS; BadShardError for a table that is none."""
-        return np.concatenate([splits for splits, _ in self._tables])
-
-    def n_rows(self, split: Split) -> list[int]:
-        """Rows of a split in each shard."""
-        code = SPLITS.index(split)
-        return [int(n_rows[splits == code].sum()) for splits, n_rows in self._tables]
-
-    def packs(self, entry: ShardEntry, stream: Stream, layer_id: int) -> Iterator[Columns]:
-        """One layer's packs of a shard in order: `x` [n, width] as floats, and the labels of the rows."""
-        name = layout.tar_name(stream, layer_id, entry.number)
-        (file,) = (file for file in entry.files if file.name == name)
-        with self.files.open(file) as opened:
-            members = tar_file_expander(iter([{"url": name, "stream": opened}]))
-            samples = (
-                {"safetensors": decode_safetensors(".safetensors", sample["safetensors"])}
-                for sample in group_by_keys(members)
-            )
-            for sample in dequantise_packs(samples):
-                columns: Columns = dict(sample["safetensors"])  # type: ignore[call-overload]
-                yield {{"rows": "x", "label": "y"}.get(key, key): value for key, value in columns.items()}
-
-    @cached_property
-    def _tables(self) -> list[tuple[NDArray[np.int8], NDArray[np.int64]]]:
-        """Split and count of rows of each prompt, shard by shard."""
-        tables = []
-        for entry in self.manifest.shards:
-            data = io.BytesIO(self.files.read(layout.prompts_name(entry.number)))
-            table = read_prompt_table(data, entry.prompts, ["split", "n_rows"])
-            codes = [SPLITS.index(split) if split in SPLITS else -1 for split in table["split"].to_pylist()]
-            n_rows = table["n_rows"].to_numpy().astype(np.int64)
-            if min(codes, default=0) < 0 or n_rows.min() < 0 or n_rows.sum() != entry.n_rows:
-                raise BadShardError(f"{layout.prompts_name(entry.number)}: odd splits or counts of rows")
-            tables.append((np.array(codes, dtype=np.int8), n_rows))
-        return tables
+from easysteer_data.shards.remote_run import Columns, RemoteRun
+from easysteer_data.types import Stream
 
 
 def plan_batches(n_rows: list[list[int]], batch_size: int) -> list[list[int]]:
@@ -102,7 +46,7 @@ def plan_batches(n_rows: list[list[int]], batch_size: int) -> list[list[int]]:
 
 @dataclass
 class StreamedRows(IterableDataset[Columns]):
-    """Batches of a split, each row once an epoch; for `DataLoader(batch_size=None)`.
+    """Batches of chosen rows, each row once an epoch; for `DataLoader(batch_size=None)`.
 
     Shards are dealt to ranks and loader processes once, those with most rows first, so that the number of
     batches is known and the same in every epoch. In an epoch each process reads its shards in random order
@@ -112,36 +56,37 @@ class StreamedRows(IterableDataset[Columns]):
         run: the run.
         stream: which of its streams.
         layer_id: which layer.
-        split: which rows.
+        chosen: bool [n_rows of the run], the rows to serve.
         batch_size: the most rows of a batch.
         buffer_rows: rows that are mixed at once in each process.
         seed: of the order; None keeps the stored one.
         n_ranks: processes that train.
         rank: which one this is.
         num_workers: loader processes of every rank, as the DataLoader is told.
-        epoch: the epoch until `set_epoch` is called.
     """
 
     run: RemoteRun
     stream: Stream
     layer_id: int
-    split: Split = "train"
+    chosen: NDArray[np.bool_]
     batch_size: int = 256
     buffer_rows: int = 16_384
     seed: int | None = 0
     n_ranks: int = 1
     rank: int = 0
     num_workers: int = 0
-    epoch: InitVar[int] = 0
 
-    def __post_init__(self, epoch: int) -> None:
-        # Persistent loader processes see it change.
-        self._epoch: torch.Tensor = torch.tensor([epoch]).share_memory_()  # type: ignore[no-untyped-call]
+    def __post_init__(self) -> None:
+        # Epoch, and batches of it that are done; persistent loader processes see them change.
+        self._begin: torch.Tensor = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._first_rows = [0, *accumulate(entry.n_rows for entry in self.run.manifest.shards)]
+        rows = [int(self.chosen[self._rows_of(number)].sum()) for number in range(len(self._first_rows) - 1)]
         n_units = max(self.num_workers, 1)
-        rows = self.run.n_rows(self.split)
         self._shards: list[list[int]] = [[] for _ in range(self.n_ranks * n_units)]
         loads = [0] * len(self._shards)
-        for shard in sorted(range(len(rows)), key=lambda number: -rows[number]):
+        # Not webdataset's split_by_node and split_by_worker: they take every n-th shard, however many rows it
+        # has, so that ranks would end with unequal numbers of batches and wait for each other for ever.
+        for shard in sorted(filter(rows.__getitem__, range(len(rows))), key=lambda number: -rows[number]):
             # Rank by rank first: a rank without rows could not train.
             unit = min(range(len(loads)), key=lambda i: (loads[i], i % n_units, i))
             self._shards[unit].append(shard)
@@ -149,25 +94,33 @@ class StreamedRows(IterableDataset[Columns]):
         self._n_rows = [loads[i * n_units : (i + 1) * n_units] for i in range(self.n_ranks)]
         self._n_batches = plan_batches(self._n_rows, self.batch_size)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is iterated over next, in this process and in loader processes."""
-        self._epoch.fill_(epoch)
+    def begin_at(self, epoch: int, n_done: int = 0) -> None:
+        """Say what comes next, here and in loader processes: an epoch without the batches that are done."""
+        self._begin.copy_(torch.tensor([epoch, n_done]))
 
     def __len__(self) -> int:
-        """Batches of this rank, the same on every rank."""
+        """Batches of this rank in a whole epoch, the same on every rank."""
         return sum(self._n_batches[self.rank])
 
     def __iter__(self) -> Iterator[Columns]:
-        """This process's batches."""
+        """This process's batches; those that are done are read once more and left out."""
         worker = get_worker_info()
         if (worker.num_workers if worker else 0) != self.num_workers:
             raise SettingsError(
                 f"the loader must have num_workers={self.num_workers}, as the data set was told"
             )
-        place = worker.id if worker else 0
+        epoch, n_done = self._begin.tolist()
+        turns = process_of_each(self._n_batches[self.rank])
+        # The loader asks its first process first: that one stands in for whichever is next.
+        order = [*dict.fromkeys([*turns[n_done:], *range(max(self.num_workers, 1))])]
+        place = order[worker.id if worker else 0]
+        return islice(self._batches(place, epoch), turns[:n_done].count(place), None)
+
+    def _batches(self, place: int, epoch: int) -> Iterator[Columns]:
+        """One loader process's batches of a whole epoch."""
         unit = self.rank * max(self.num_workers, 1) + place
         n_rows, n_batches = self._n_rows[self.rank][place], self._n_batches[self.rank][place]
-        random = None if self.seed is None else np.random.default_rng((self.seed, int(self._epoch), unit))
+        random = None if self.seed is None else np.random.default_rng((self.seed, epoch, unit))
         shards = sorted(self._shards[unit])
         if random is not None:
             random.shuffle(shards)
@@ -178,10 +131,29 @@ class StreamedRows(IterableDataset[Columns]):
             yield buffer.take(size, packs)
 
     def _packs(self, number: int) -> Iterator[Columns]:
-        code = SPLITS.index(self.split)
+        """The chosen rows of a shard, pack by pack."""
+        chosen = torch.from_numpy(self.chosen[self._rows_of(number)])
+        first = 0
         for pack in self.run.packs(self.run.manifest.shards[number], self.stream, self.layer_id):
-            keep = torch.from_numpy(self.run.prompt_splits[pack["prompt"].numpy()] == code)
+            keep = chosen[first : first + len(pack["prompt"])]
+            if len(keep) < len(pack["prompt"]):
+                raise BadShardError(f"{self.run.path}: shard {number} has more rows than the manifest counts")
+            first += len(keep)
             yield {name: values[keep] for name, values in pack.items()}
+
+    def _rows_of(self, number: int) -> slice:
+        """A shard's rows among those of the run."""
+        return slice(self._first_rows[number], self._first_rows[number + 1])
+
+
+def process_of_each(n_batches: list[int]) -> list[int]:
+    """Which loader process each batch of a DataLoader comes from, where they have `n_batches` each.
+
+    It takes one batch of each in turn, and passes over those that have given all of theirs.
+    """
+    turn = np.concatenate([np.arange(n) for n in n_batches])
+    process = np.repeat(np.arange(len(n_batches)), n_batches)
+    return process[np.lexsort((process, turn))].tolist()  # type: ignore[no-any-return]
 
 
 class _Buffer:
@@ -203,7 +175,7 @@ class _Buffer:
         if fresh:
             self._add(fresh)
         if len(self) < size:
-            raise BadShardError("a stream has fewer rows than its prompt tables count")
+            raise BadShardError("a stream has fewer rows than the manifest counts")
         batch = {name: values[:size].clone() for name, values in self._rows.items()}
         self._rows = {name: values[size:] for name, values in self._rows.items()}
         return batch

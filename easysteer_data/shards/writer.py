@@ -10,27 +10,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
-from easysteer_data.errors import RunError
+from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.shards import layout
-from easysteer_data.shards.check import check_shard, check_values
-from easysteer_data.shards.durable import append_durably, write_durably
+from easysteer_data.shards.durable import append_durably, sync_folder
 from easysteer_data.shards.header import Json, RunHeader
-from easysteer_data.shards.index import LayerKey, index_bytes, layer_keys
-from easysteer_data.shards.journal import FileEntry, ShardEntry, journal_bytes
-from easysteer_data.shards.labels import row_labels
-from easysteer_data.shards.layer_tar import LayerTar, LayerTarWriter
+from easysteer_data.shards.index import layer_keys
+from easysteer_data.shards.journal import ShardEntry, journal_bytes
 from easysteer_data.shards.lock import FolderLock
-from easysteer_data.shards.manifest import Manifest
-from easysteer_data.shards.measure import group_rows, measure
-from easysteer_data.shards.pack import packs_of
-from easysteer_data.shards.prompt_table import prompt_table_bytes
+from easysteer_data.shards.manifest import Manifest, check_entry, refuse_gaps
 from easysteer_data.shards.resume import claim_folder, lock_folder
-from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
-from easysteer_data.shards.statistics import LayerStatistics, RowStatistics
-from easysteer_data.shards.statistics_file import merge_files, statistics_bytes
-from easysteer_data.shards.storage import StorageError
+from easysteer_data.shards.shard_files import write_file, write_shard
+from easysteer_data.shards.space import write_failures_explained
+from easysteer_data.shards.statistics_file import merge_files
+from easysteer_data.shards.taking import take_file
 from easysteer_data.types import CapturedShard, OnExisting
 
 
@@ -38,6 +30,10 @@ class RunWriter:
     """A run folder being written, by nobody else at the same time; `open` makes one.
 
     Leaving its `with` block lets the folder go; only `close` makes the run a finished one.
+
+    Attributes:
+        out: the folder.
+        header: the header that stands.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class RunWriter:
         lock: FolderLock,
         min_free_bytes: int,
     ) -> None:
-        self._out = out
+        self.out = out
         self._committed = committed
         self._lock = lock
         self._min_free_bytes = min_free_bytes
@@ -97,6 +93,11 @@ class RunWriter:
         """Numbers of the committed shards."""
         return frozenset(self._committed)
 
+    @property
+    def entries(self) -> tuple[ShardEntry, ...]:
+        """The committed shards, by number."""
+        return tuple(self._committed[number] for number in sorted(self._committed))
+
     def write(self, shard: CapturedShard) -> ShardEntry:
         """Write and commit one shard; in any order, each once. Rows are converted to the storage type.
 
@@ -105,42 +106,38 @@ class RunWriter:
                 shard is not committed, the folder can be continued.
             ProofError: a row is not finite, or overflows the storage type.
         """
-        if shard.number in self._committed:
-            raise RunError(f"{self._out}: shard {shard.number} is committed already")
-        check_shard(shard, self.header)
-        if self._min_free_bytes:
-            check_space(self._out, shard_bytes(self.header, len(shard.index)), self._min_free_bytes)
-        with write_failures_explained(self._out):
-            return self._commit(shard, self._write_files(shard))
+        self._refuse_committed(shard.number)
+        entry = write_shard(self.out, self.header, shard, self._min_free_bytes)
+        self._commit(entry)
+        return entry
 
-    def _write_files(self, shard: CapturedShard) -> tuple[FileEntry, ...]:
-        number, label = shard.number, self.header.label
-        measured = self._measure(shard)  # all layers are proven before a file is written
-        prompts = prompt_table_bytes(shard.prompts, label)
-        packs = packs_of(shard, self.header)
-        writer = LayerTarWriter(self._out, self.header, shard, packs, row_labels(shard.prompts, label))
-        tars = {key: writer.write(key) for key in layer_keys(self.header.tar_layers)}
-        statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
-        files = [tar.file for tar in tars.values()]
-        files.append(self._write(layout.prompts_name(number), prompts))
-        files.append(self._write(layout.statistics_name(number), statistics_bytes(statistics)))
-        if tars:
-            spans = {key: tar.spans for key, tar in tars.items()}
-            files.append(self._write(layout.index_name(number), index_bytes(number, packs, spans)))
-        return tuple(files)
+    def adopt(self, entry: ShardEntry, source: Path, *, keep: bool) -> None:
+        """Commit a shard whose files were written into another folder by `write_shard`.
 
-    def _measure(self, shard: CapturedShard) -> dict[LayerKey, tuple[RowStatistics, ...]]:
-        """Statistics of each layer's rows by split, all of them such that they can be stored."""
-        label = self.header.label
-        groups = group_rows(shard.prompts, label)
-        measured = {}
-        for key in layer_keys(self.header.layers):
-            stream, layer_id = key
-            splits = measure(shard.values[stream][layer_id], groups, label.n_class_means)
-            storage = self.header.streams[stream].torch_dtype if self.header.rows else None
-            check_values(shard, key, float(np.max([split.max_abs for split in splits])), storage)
-            measured[key] = splits
-        return measured
+        Args:
+            entry: the shard.
+            source: the folder.
+            keep: whether the files stay there as well: as hard links where the file system has them.
+                Otherwise they are moved.
+
+        Raises:
+            RunError: the shard is committed already or not a planned one; a file is missing, of another size
+                or, where it had to be copied, altered; or the disk is full or fails.
+        """
+        self._refuse_committed(entry.number)
+        check_entry(entry, self.header)
+        if faults := entry.faults(source):
+            raise BadShardError(f"{source}: shard {entry.number} can't be taken over: {'; '.join(faults)}")
+        with write_failures_explained(self.out):
+            for file in entry.files:
+                take_file(file, source, self.out, keep=keep)
+            for folder in dict.fromkeys((self.out / file.name).parent for file in entry.files):
+                sync_folder(folder)
+        self._commit(entry)
+
+    def _refuse_committed(self, number: int) -> None:
+        if number in self._committed:
+            raise RunError(f"{self.out}: shard {number} is committed already")
 
     def close(self, measured: Json | None = None) -> Manifest:
         """Merge the statistics and write the manifest: the run is finished, and the folder let go.
@@ -153,33 +150,18 @@ class RunWriter:
             RunError: shards are missing, the message names them; or the disk is full or fails.
         """
         n_shards = len(self.header.plan)
-        missing = [number for number in range(n_shards) if number not in self._committed]
-        if missing:
-            shown = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
-            raise RunError(f"{self._out}: {len(missing)} of {n_shards} shards are not written: {shown}")
-        paths = [self._out / layout.statistics_name(number) for number in range(n_shards)]
+        refuse_gaps(self.out, n_shards, self._committed)
+        paths = [self.out / layout.statistics_name(number) for number in range(n_shards)]
         shards = tuple(self._committed[number] for number in range(n_shards))
         merged = merge_files(paths, layer_keys(self.header.layers))
-        with write_failures_explained(self._out):
-            statistics = self._write(layout.STATISTICS, merged)
+        with write_failures_explained(self.out):
+            statistics = write_file(self.out, layout.STATISTICS, merged)
             manifest = Manifest(self.header, shards, statistics, measured or {})
-            self._write(layout.MANIFEST, manifest.to_bytes())
+            write_file(self.out, layout.MANIFEST, manifest.to_bytes())
         self._lock.release()
         return manifest
 
-    def _write(self, name: str, data: bytes) -> FileEntry:
-        file = write_durably(self._out / name, data)
-        return FileEntry(name, file.n_bytes, file.sha256)
-
-    def _commit(self, shard: CapturedShard, files: tuple[FileEntry, ...]) -> ShardEntry:
-        entry = ShardEntry(shard.number, self.header.plan[shard.number], len(shard.index), files)
-        append_durably(self._out / layout.JOURNAL, journal_bytes([entry]))
-        self._committed[shard.number] = entry
-        return entry
-
-
-def _with_error(splits: tuple[RowStatistics, ...], tar: LayerTar | None) -> LayerStatistics:
-    if tar is None:
-        return LayerStatistics(splits, None)
-    n_rows, sum_square = sum(s.n_rows for s in splits), sum(s.sum_square for s in splits)
-    return LayerStatistics(splits, tar.error or StorageError(n_rows, sum_square))
+    def _commit(self, entry: ShardEntry) -> None:
+        with write_failures_explained(self.out):
+            append_durably(self.out / layout.JOURNAL, journal_bytes([entry]))
+        self._committed[entry.number] = entry

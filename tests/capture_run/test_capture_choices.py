@@ -69,7 +69,7 @@ def test_three_streams_of_one_forward_pass_equal_hugging_face(
     assert run.streams == {"hidden_states": (0, 1), "router_logits": (0,), "attention_heads": (0, 1)}
     assert run.manifest.header.streams["attention_heads"].layout == {"num_heads": 4, "head_size": 32}
     every = torch.arange(run.n_rows)
-    values = {stream: run.gather(stream, run.layers(stream), every) for stream in run.streams}
+    values = {stream: run.gather(stream, run.layer_ids(stream), every) for stream in run.streams}
     for prompt in run.prompts().to_pylist():
         mine = run.index.prompt == prompt["index"]
         blocks = oracle.block_outputs(moe, prompt["token_ids"])
@@ -166,7 +166,7 @@ def test_an_existing_run_is_refused_or_replaced_as_asked(tiny_model: Path, tmp_p
         capture_corpus(replace(asked, on_existing="fail"), run, llm=llm)
     other = experiment(tiny_model, tmp_path, capture={"layers": [2]}, on_existing="overwrite")
     assert capture_corpus(other, run, llm=llm).n_shards_made == 3
-    assert open_run(run).layers() == (2,)
+    assert open_run(run).layers == (2,)
 
 
 def test_bad_shards_are_found_by_name_and_exactly_these_are_captured_again(

@@ -67,7 +67,7 @@ def test_every_row_is_stored_and_equals_hugging_face(
     prompts = run.prompts().to_pylist()
     assert outcome.n_prompts == len(prompts) == 40
     assert run.n_rows == outcome.n_rows == sum(prompt["n_prompt_tokens"] for prompt in prompts)
-    values = run.gather("hidden_states", run.layers(), torch.arange(run.n_rows))
+    values = run.gather("hidden_states", run.layers, torch.arange(run.n_rows))
     for prompt in prompts:
         mine = run.index.prompt == prompt["index"]
         assert run.index.token_id[mine].tolist() == prompt["token_ids"]
@@ -166,6 +166,6 @@ def test_last_token_rows_of_generated_runs_keep_their_text(
     run = open_run(capture_corpus(asked, tmp_path / "run").run)
     first = run.prompts().to_pylist()[0]
     n_prompt = first["n_prompt_tokens"]
-    assert run.layers() == (1,)
+    assert run.layers == (1,)
     assert 1 <= len(first["generated_token_ids"]) <= 3
     assert run.index.position[run.index.prompt == 0].tolist() == [n_prompt - 1, n_prompt][: first["n_rows"]]

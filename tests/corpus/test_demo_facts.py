@@ -105,5 +105,7 @@ def test_countries_are_dealt_out_anew_and_nobody_keeps_their_own(countries: list
 
 
 def test_an_unknown_built_in_corpus_is_refused_naming_those_there_are() -> None:
-    with pytest.raises(CorpusError, match="'builtin:cities': the built-in corpora are builtin:city_facts"):
+    with pytest.raises(
+        CorpusError, match="'builtin:cities': the built-in corpora are builtin:city_facts, builtin:feelings"
+    ):
         read_corpus(CorpusSettings(path="builtin:cities"))

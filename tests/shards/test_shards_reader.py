@@ -82,8 +82,8 @@ def test_gathered_rows_are_those_of_plain_indexing(
 def test_a_run_says_what_it_holds(run: Run, folder: Path) -> None:
     assert run.path == folder
     assert run.streams == {"hidden_states": (0, 3, 12), "router_logits": (3,)}
-    assert run.layers() == (0, 3, 12)
-    assert run.layers("router_logits") == (3,)
+    assert run.layers == (0, 3, 12)
+    assert run.layer_ids("router_logits") == (3,)
     assert repr(run) == (
         f"Run({str(folder)!r}, 17 rows of 8 prompts in 3 shards; "
         "hidden_states: 3 layers of width 6, bfloat16; router_logits: 1 layers of width 2, float32; "

@@ -322,7 +322,7 @@ def test_a_run_without_rows_keeps_the_same_statistics_and_prompts(tmp_path: Path
     run, full = open_run(tmp_path / "bare"), open_run(tmp_path / "rows")
     assert run.prompts().equals(full.prompts())
     assert run.row_splits().tolist() == full.row_splits().tolist()
-    assert run.layers() == (0, 3, 12)
+    assert run.layers == (0, 3, 12)
     for split in (None, "train"):
         found, expected = (each.statistics("hidden_states", 12, split) for each in (run, full))
         assert torch.equal(found.mean, expected.mean)

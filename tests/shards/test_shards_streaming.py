@@ -19,6 +19,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -26,8 +27,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from easysteer_data.errors import BadShardError, RunError, SettingsError
+from easysteer_data.shards import open_run
 from easysteer_data.shards.remote_files import FileCache, RemoteFiles
-from easysteer_data.shards.streaming import RemoteRun, StreamedRows, plan_batches
+from easysteer_data.shards.remote_run import RemoteRun
+from easysteer_data.shards.streaming import StreamedRows, plan_batches, process_of_each
+from easysteer_data.types import Split
 from tests.runs import MadeRows, random_rows, write_run
 
 
@@ -102,6 +106,10 @@ def places(rows: MadeRows, batches: list[Any]) -> list[int]:
     ]
 
 
+def chosen(rows: MadeRows, split: Split = "train") -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(len(rows.x)), rows.rows_of(split))
+
+
 @pytest.mark.parametrize(("n_ranks", "num_workers"), [(1, 0), (2, 0), (3, 0), (2, 2)])
 def test_every_rank_gets_equally_many_batches_and_each_row_once(
     rows: MadeRows, folder: Path, n_ranks: int, num_workers: int
@@ -115,13 +123,14 @@ def test_every_rank_gets_equally_many_batches_and_each_row_once(
                 run,
                 "hidden_states",
                 2,
+                chosen(rows),
                 batch_size=8,
                 buffer_rows=20,
                 n_ranks=n_ranks,
                 rank=rank,
                 num_workers=num_workers,
-                epoch=epoch,
             )
+            data.begin_at(epoch)
             batches = list(DataLoader(data, batch_size=None, num_workers=num_workers))
             assert len(batches) == len(data)
             assert max(len(batch["x"]) for batch in batches) <= 8
@@ -139,7 +148,7 @@ def test_every_rank_gets_equally_many_batches_and_each_row_once(
 
 def test_without_a_seed_rows_come_in_the_order_of_the_run(rows: MadeRows, folder: Path) -> None:
     run = RemoteRun(RemoteFiles(folder.as_uri()))
-    data = StreamedRows(run, "hidden_states", 0, "validation", batch_size=4, seed=None)
+    data = StreamedRows(run, "hidden_states", 0, chosen(rows, "validation"), batch_size=4, seed=None)
     assert places(rows, list(data)) == rows.rows_of("validation").tolist()
 
 
@@ -147,8 +156,9 @@ def test_a_server_that_drops_connections_serves_every_row(
     rows: MadeRows, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
+    server["state"]["drop"] = 2
     run = RemoteRun(RemoteFiles(server["url"]))
-    batches = list(StreamedRows(run, "hidden_states", 5, batch_size=8))
+    batches = list(StreamedRows(run, "hidden_states", 5, chosen(rows), batch_size=8))
     order = places(rows, batches)
     assert sorted(order) == rows.rows_of("train").tolist()
     np.testing.assert_array_equal(torch.cat([b["x"] for b in batches]), rows.x[order, 2])
@@ -223,11 +233,11 @@ def test_an_object_store_that_drops_connections_serves_every_row(
 
         address = f"http://127.0.0.1:{proxy.server_address[1]}"
         run = RemoteRun(RemoteFiles("s3://bucket/run", {"endpoint": address, **options}))
-        batches = list(StreamedRows(run, "hidden_states", 5, batch_size=8))
+        batches = list(StreamedRows(run, "hidden_states", 5, chosen(rows), batch_size=8))
         order = places(rows, batches)
         assert sorted(order) == rows.rows_of("train").tolist()
         np.testing.assert_array_equal(torch.cat([b["x"] for b in batches]), rows.x[order, 2])
-        assert state["dropped"] > 3
+        assert state["dropped"] > 1
     finally:
         proxy.shutdown()
         thread.join()
@@ -249,9 +259,50 @@ def test_a_server_that_answers_no_more_is_an_error_with_the_url(
         RemoteRun(RemoteFiles(server["url"] + "/nowhere"))
 
 
+@pytest.mark.parametrize("kind", ["http", "pipe"])
+def test_labels_are_read_without_the_rows_and_equal_those_of_a_mapped_run(
+    rows: MadeRows, folder: Path, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
+    run = RemoteRun(RemoteFiles(server["url"] if kind == "http" else f"pipe:cat {folder}/{{}}"))
+    for name in ("prompt", "position", "token_id"):
+        np.testing.assert_array_equal(getattr(run.index, name), getattr(rows, name))
+    assert run.labels is not None
+    np.testing.assert_array_equal(run.labels, rows.y)
+    assert run.prompts(["id", "split"]).to_pydict() == open_run(folder).prompts(["id", "split"]).to_pydict()
+    expected = open_run(folder).statistics("hidden_states", 5, "train")
+    assert torch.equal(run.statistics("hidden_states", 5, "train").mean, expected.mean)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4))
+def test_a_loader_takes_one_batch_of_each_process_in_turn(n_batches: list[int]) -> None:
+    left = [[place] * n for place, n in enumerate(n_batches)]
+    taken: list[int] = []
+    while any(left):
+        taken += [batches.pop() for batches in left if batches]
+    assert process_of_each(n_batches) == taken
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_epoch_without_the_batches_that_are_done_is_the_rest_of_it(
+    rows: MadeRows, folder: Path, num_workers: int
+) -> None:
+    run = RemoteRun(RemoteFiles(folder.as_uri()))
+    data = StreamedRows(
+        run, "hidden_states", 2, chosen(rows), batch_size=8, buffer_rows=9, num_workers=num_workers
+    )
+    loader = DataLoader(data, batch_size=None, num_workers=num_workers)
+    data.begin_at(1)
+    whole = [places(rows, [batch]) for batch in loader]
+    for n_done in (0, 1, 5, len(whole)):
+        data.begin_at(1, n_done)
+        assert [places(rows, [batch]) for batch in loader] == whole[n_done:]
+
+
 def test_a_command_that_prints_files_serves_every_row(rows: MadeRows, folder: Path) -> None:
     run = RemoteRun(RemoteFiles(f"pipe:cat {folder}/{{}}"))
-    batches = list(StreamedRows(run, "hidden_states", 5, batch_size=8))
+    batches = list(StreamedRows(run, "hidden_states", 5, chosen(rows), batch_size=8))
     assert sorted(places(rows, batches)) == rows.rows_of("train").tolist()
 
 
@@ -263,7 +314,7 @@ def test_a_second_epoch_is_read_from_the_cache_which_keeps_to_its_size(
     def epoch(max_bytes: int) -> int:
         cache = FileCache(tmp_path / str(max_bytes), max_bytes)
         run = RemoteRun(RemoteFiles(server["url"], cache=cache))
-        data = StreamedRows(run, "hidden_states", 0, batch_size=8)
+        data = StreamedRows(run, "hidden_states", 0, chosen(rows), batch_size=8)
         len(data)
         before = server["state"]["n"]
         assert sorted(places(rows, list(data))) == rows.rows_of("train").tolist()
@@ -287,7 +338,7 @@ def test_an_altered_file_is_not_cached(tmp_path: Path, rows: MadeRows) -> None:
     tar.write_bytes(data)
     files = RemoteFiles(forged.as_uri(), cache=FileCache(tmp_path / "cache", 2**20))
     with pytest.raises(BadShardError, match=r"shard-000001.tar: altered"):
-        list(StreamedRows(RemoteRun(files), "hidden_states", 0, batch_size=8))
+        list(StreamedRows(RemoteRun(files), "hidden_states", 0, chosen(rows), batch_size=8))
 
 
 @settings(deadline=None)
@@ -308,9 +359,11 @@ def test_batches_are_equally_many_on_all_ranks_and_never_too_large(n_rows: Any, 
             assert count <= one <= count * batch_size
 
 
-def test_a_rank_without_rows_and_a_wrong_number_of_workers_are_refused(folder: Path) -> None:
+def test_a_rank_without_rows_and_a_wrong_number_of_workers_are_refused(rows: MadeRows, folder: Path) -> None:
     with pytest.raises(SettingsError, match="rank 1 has 0 rows for 3 batches: use fewer ranks"):
         plan_batches([[5], [0]], 2)
-    data = StreamedRows(RemoteRun(RemoteFiles(folder.as_uri())), "hidden_states", 0, num_workers=2)
+    data = StreamedRows(
+        RemoteRun(RemoteFiles(folder.as_uri())), "hidden_states", 0, chosen(rows), num_workers=2
+    )
     with pytest.raises(SettingsError, match="must have num_workers=2"):
         next(iter(data))

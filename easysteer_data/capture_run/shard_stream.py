@@ -1,0 +1,76 @@
+"""Shards from an engine, each handed on as it becomes whole. Knows prompts and rows, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from easysteer_data.capture_run.collector import CollectedShard, ShardCollector
+from easysteer_data.capture_run.plan import CapturePlan
+from easysteer_data.capture_run.prover import ShardProver
+from easysteer_data.engine.feed import Feed, Request, Sampling
+from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.wire import StreamShape
+from easysteer_data.types import Stream
+
+
+class ShardStream:
+    """Keeps an engine busy with the prompts of shards, and lets go of each shard when it is whole.
+
+    Args:
+        plan: the capture; the prompts of the shards that are asked for must be in it.
+        engine: the engine.
+        shapes: what is captured of each stream.
+        shards: half-open prompt ranges of all shards.
+        prover: takes the engine's outputs in.
+    """
+
+    def __init__(
+        self,
+        plan: CapturePlan,
+        engine: TappedEngine,
+        shapes: Mapping[Stream, StreamShape],
+        shards: Sequence[tuple[int, int]],
+        prover: ShardProver,
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._shapes = shapes
+        self._shards = shards
+        self._prover = prover
+
+    def run(
+        self,
+        numbers: Iterable[int],
+        take: Callable[[CollectedShard], None],
+        after_step: Callable[[Sequence[tuple[int, Any]]], None] = lambda _: None,
+    ) -> None:
+        """Run the prompts of some shards.
+
+        An exception of a function that is called here stops the recording as one of the engine does.
+
+        Args:
+            numbers: which shards.
+            take: called with each shard, its rows not yet in order.
+            after_step: called with the requests that a step of the engine finished.
+
+        Raises:
+            EngineError: the engine ran other tokens than were given, or can't record.
+        """
+        collector = ShardCollector(self._shards)
+        sampling = Sampling(self._plan.settings.capture.max_tokens, {})
+        feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
+        with CaptureSession(self._engine, self._shapes, self._plan.selection.reduce) as session:
+            for step, finished in enumerate(feed.run(self._requests(numbers))):
+                if finished or step % session.steps_per_fetch == 0:
+                    collector.add_rows(session.fetch())
+                after_step(finished)
+                completions = [(index, self._prover.accept(index, output)) for index, output in finished]
+                for shard in collector.add_completions(completions):
+                    take(shard)
+
+    def _requests(self, numbers: Iterable[int]) -> Iterator[Request]:
+        for number in numbers:
+            for index in range(*self._shards[number]):
+                token_ids = list(self._plan.prompts[index].token_ids)
+                yield Request(index, {"prompt_token_ids": token_ids}, self._plan.selects[index])
