@@ -5,6 +5,8 @@ Knows the command line, no stage.
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +19,7 @@ from hydra.types import RunMode
 
 from easysteer_data.run_folders import first_run
 from easysteer_data.settings import ExperimentSettings
+from easysteer_data.shards.durable import make_folder, write_durably
 
 _PARSER = OverridesParser.create()
 
@@ -73,13 +76,34 @@ class JobTable:
     Attributes:
         rows: job's name -> column -> value.
         failures: job's name -> error.
+        folder: of the sweep, which the jobs' folders lie in.
     """
 
     rows: dict[str, Mapping[str, object]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path)
+
+    def write_csv(self) -> Path:
+        """Write summary.csv to the sweep's folder, a line a job, its error in the last column."""
+        columns = self._columns
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["job", *columns, "error"])
+        for job, row in self.rows.items():
+            writer.writerow([job, *(row.get(name, "") for name in columns), ""])
+        for job, error in self.failures.items():
+            writer.writerow([job, *[""] * len(columns), error])
+        make_folder(self.folder)
+        path = self.folder / "summary.csv"
+        write_durably(path, text.getvalue().encode())
+        return path
+
+    @property
+    def _columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows.values() for name in row))
 
     def __str__(self) -> str:
-        columns = list(dict.fromkeys(name for row in self.rows.values() for name in row))
+        columns = self._columns
         lines = [["job", *columns]]
         lines += [[job, *(str(row.get(name, "")) for name in columns)] for job, row in self.rows.items()]
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]

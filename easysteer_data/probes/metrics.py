@@ -1,4 +1,4 @@
-"""Accuracy and AUROC of every layer of a probe, over batches and ranks. Knows logits and classes only."""
+"""What training logs of every layer, over batches and ranks. Knows logits and classes only."""
 
 from __future__ import annotations
 
@@ -117,3 +117,25 @@ class ClassCounts(Metric):
     def compute(self) -> torch.Tensor:
         """Rows of each class, int64 [classes]."""
         return self.counts
+
+
+class LayerErrors(Metric):
+    """Mean error of every layer, over batches and ranks."""
+
+    full_state_update = False
+    sums: torch.Tensor
+    n_examples: torch.Tensor
+
+    def __init__(self, n_layers: int) -> None:
+        super().__init__()
+        self.add_state("sums", torch.zeros(n_layers, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("n_examples", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, errors: torch.Tensor, n_examples: int) -> None:
+        """Add the mean errors [layers] of a batch."""
+        self.sums += errors.detach().double() * n_examples
+        self.n_examples += n_examples
+
+    def compute(self) -> torch.Tensor:
+        """Mean error of every layer, float64 [layers]."""
+        return self.sums / self.n_examples

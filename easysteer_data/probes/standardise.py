@@ -11,7 +11,9 @@ from torch import distributed
 
 # A feature counts as constant below this spread relative to its mean: rounding of float64 sums stays
 # under it, and float32 values that differ at all lie 60,000 times above it.
-_CONSTANT = 1e-12
+CONSTANT = 1e-12
+
+_BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,21 @@ class Moments:
     @classmethod
     def of_rows(cls, x: torch.Tensor) -> Moments:
         """Moments of one batch, [rows, layers, width] or [rows, width] (one layer), of at least one row."""
-        rows = with_layers(x).double()
-        mean = rows.mean(dim=0)
-        return cls(rows.shape[0], mean, (rows - mean).square().sum(dim=0))
+        layers = [cls._of_layer(rows) for rows in with_layers(x).unbind(dim=1)]
+        means, deviations = zip(*layers, strict=True)
+        return cls(len(x), torch.stack(means), torch.stack(deviations))
+
+    @staticmethod
+    def _of_layer(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and summed squared deviations [width] of rows [rows, width], block by block in the cache."""
+        origin = x[:_BLOCK_ROWS].double().mean(dim=0)
+        total, squares = torch.zeros_like(origin), torch.zeros_like(origin)
+        for block in torch.split(x, _BLOCK_ROWS):
+            shifted = block.double().sub_(origin)
+            total += shifted.sum(dim=0)
+            squares += shifted.square_().sum(dim=0)
+        shift = total / len(x)
+        return origin + shift, (squares - shift.square() * len(x)).clamp_(min=0)
 
     @classmethod
     def of_batches(cls, batches: Iterable[Mapping[str, torch.Tensor]]) -> Moments:
@@ -67,7 +81,7 @@ class Moments:
     def std(self) -> torch.Tensor:
         """Population standard deviation, float64 [layers, width]; 1 for a constant feature."""
         std = (self.deviation / self.n_rows).sqrt()
-        return torch.where(std > _CONSTANT * self.mean.abs(), std, 1.0)
+        return torch.where(std > CONSTANT * self.mean.abs(), std, 1.0)
 
 
 def with_layers(x: torch.Tensor) -> torch.Tensor:

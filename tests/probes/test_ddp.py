@@ -57,9 +57,9 @@ def test_two_ranks_share_the_rows_and_agree_with_one(tmp_path: Path) -> None:
         assert sorted(torch.cat([*of_ranks[0], *of_ranks[1]]).tolist()) == rows.prompt[train].tolist()
 
     expected = Moments.of_rows(torch.from_numpy(rows.x[train]))
-    assert probe.logistic.n_train == len(train)
-    np.testing.assert_allclose(probe.logistic.mean, expected.mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(probe.logistic.std, expected.std, rtol=1e-5)
+    assert probe.readout.n_train == len(train)
+    np.testing.assert_allclose(probe.readout.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(probe.readout.std, expected.std, rtol=1e-5)
 
     (alone,) = trainer(devices=1).validate(
         probe, datamodule=ActivationDataModule(run, batch_size=16), verbose=False

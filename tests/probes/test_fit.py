@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from easysteer_data.datamodule import ActivationDataModule
-from easysteer_data.errors import RunError, SettingsError
-from easysteer_data.probes import ProbeReport, fit_linear_probe, load_probe
+from easysteer_data.errors import RunError
+from easysteer_data.probes import ProbeReport, fit_linear_probe, fit_probe, load_probe
+from easysteer_data.settings import ProbeSettings
 from tests.runs import MadeRows, labelled_rows, write_run
 
 STRENGTHS = (0.0, 0.7, 3.0, 1.5)
+QUICK: dict[str, Any] = {"bootstrap": 0, "control": False, "bag_of_tokens": False}
 
 
 def oracle(rows: MadeRows, layer: int, **settings: Any) -> tuple[LogisticRegression, dict[str, float]]:
@@ -69,11 +72,11 @@ def test_lbfgs_finds_the_probe_of_scikit_learn_in_every_layer(
 
     assert [result.layer for result in report.layers] == [0, 3, 6, 9]
     assert_close_to_oracle(report, rows, tolerance=1e-6, C=C)
-    probe = load_probe(weights).logistic
-    for layer, (weight, bias) in enumerate(zip(probe.weights, probe.biases, strict=True)):
+    probe = load_probe(weights).tensors()
+    for layer, (weight, bias) in enumerate(zip(probe["weight"], probe["bias"], strict=True)):
         expected, _ = oracle(rows, layer, C=C)
-        np.testing.assert_allclose(weight.detach(), expected.coef_, atol=1e-4)
-        np.testing.assert_allclose(bias.detach(), expected.intercept_, atol=1e-4)
+        np.testing.assert_allclose(weight, expected.coef_, atol=1e-4)
+        np.testing.assert_allclose(bias, expected.intercept_, atol=1e-4)
 
 
 def test_lbfgs_finds_the_probe_of_scikit_learn_for_several_classes(tmp_path: Path) -> None:
@@ -83,13 +86,14 @@ def test_lbfgs_finds_the_probe_of_scikit_learn_for_several_classes(tmp_path: Pat
     report = fit_linear_probe(ActivationDataModule(run, batch_size=None), C=0.1, weights=weights)
 
     assert_close_to_oracle(report, rows, tolerance=1e-6, C=0.1)
-    for layer, weight in enumerate(load_probe(weights).logistic.weights):
-        np.testing.assert_allclose(weight.detach(), oracle(rows, layer, C=0.1)[0].coef_, atol=1e-4)
+    for layer, weight in enumerate(load_probe(weights).tensors()["weight"]):
+        np.testing.assert_allclose(weight, oracle(rows, layer, C=0.1)[0].coef_, atol=1e-4)
 
 
 def test_adam_on_minibatches_comes_close_to_scikit_learn(rows: MadeRows, run: Path) -> None:
     datamodule = ActivationDataModule(run, batch_size=32)
-    report = fit_linear_probe(datamodule, C=0.1, solver="adam", max_epochs=40)
+    settings = ProbeSettings(C=0.1, solver="adam", max_epochs=40, patience=None, **QUICK)
+    report = fit_probe(datamodule, settings).report
     assert_close_to_oracle(report, rows, tolerance=0.02, C=0.1)
 
 
@@ -108,7 +112,8 @@ def test_the_report_counts_rows_and_says_where_they_come_from(rows: MadeRows, ru
     counts = [len(rows.rows_of(split)) for split in ("train", "validation", "test")]
     assert [report.n_train, report.n_validation, report.n_test] == counts
     assert report.label_names == ("false", "true")
-    assert (report.run_fingerprint, report.data_set, report.model) == (
+    found = report.provenance
+    assert (found.run_fingerprint, found.data_set, found.model) == (
         "made-for-a-test",
         "made-up-corpus",
         "made-up-model",
@@ -149,7 +154,10 @@ def test_an_empty_split_is_refused(rows: MadeRows, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "label", "message"),
-    [(None, None, "has no labels, but"), ("numeric", 0.5, "has numbers as labels, but")],
+    [
+        (None, None, "has no labels, but a probe needs"),
+        ("numeric", 0.5, "has numbers as labels, but a logistic probe needs classes; use ridge or mlp"),
+    ],
 )
 def test_a_run_without_classes_is_refused(
     rows: MadeRows, tmp_path: Path, kind: Any, label: Any, message: str
@@ -169,9 +177,29 @@ def test_rows_without_a_label_are_refused_unless_left_out(rows: MadeRows, tmp_pa
     assert report.n_train == 299
 
 
-def test_lbfgs_on_minibatches_is_refused(run: Path) -> None:
-    with pytest.raises(SettingsError, match="found 5 batches on 1: use batch_size=None"):
-        fit_linear_probe(ActivationDataModule(run, batch_size=64))
+def test_the_batch_size_makes_no_difference_to_lbfgs(run: Path) -> None:
+    at_once = fit_linear_probe(ActivationDataModule(run, batch_size=None))
+    assert fit_linear_probe(ActivationDataModule(run, batch_size=64)).layers == at_once.layers
+
+
+def test_early_stopping_keeps_each_layers_best_epoch(rows: MadeRows, run: Path) -> None:
+    # Without penalty and with large steps the first epochs are the best.
+    settings = ProbeSettings(solver="adam", C=1e6, lr=0.3, max_epochs=60, patience=3, **QUICK)
+    data = ActivationDataModule(run, batch_size=32)
+    fitted = fit_probe(data, settings)
+    patient = fit_probe(data, replace(settings, patience=None))
+
+    x = torch.from_numpy(rows.x[rows.rows_of("validation")])
+    y = torch.from_numpy(rows.y[rows.rows_of("validation")])
+    losses = [
+        torch.nn.functional.cross_entropy(
+            one.probe.score(x).transpose(1, 2), y[:, None].expand(-1, 4), reduction="none"
+        )
+        for one in (fitted, patient)
+    ]
+    gained = losses[1].mean(dim=0) - losses[0].mean(dim=0)
+    assert (gained > -1e-6).all()
+    assert (gained[[0, 1, 3]] > 0.01).all()  # the layer in between tells the classes apart entirely
 
 
 def test_training_is_silent(run: Path, capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
@@ -184,5 +212,5 @@ def test_training_is_silent(run: Path, capfd: pytest.CaptureFixture[str], caplog
 
 
 def test_training_shows_its_progress_on_demand(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    fit_linear_probe(ActivationDataModule(run, batch_size=None), progress=True)
+    fit_linear_probe(ActivationDataModule(run), solver="adam", max_epochs=1, progress=True)
     assert "Epoch 0" in "".join(capfd.readouterr())

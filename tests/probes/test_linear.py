@@ -48,7 +48,7 @@ def test_a_users_own_trainer_logs_every_layer(run: Path) -> None:
     own.fit(probe, datamodule=datamodule)
     assert own.callback_metrics.keys() == {
         "train/loss",
-        *(f"val/{name}/layer-{layer:03d}" for name in ("accuracy", "auroc") for layer in (0, 3)),
+        *(f"val/{name}/layer-{layer:03d}" for name in ("accuracy", "auroc", "loss") for layer in (0, 3)),
     }
     assert own.callback_metrics["val/auroc/layer-003"] > 0.9
 
@@ -62,9 +62,9 @@ def test_a_probe_without_a_datamodule_wants_its_mean_and_std_handed_in() -> None
     with pytest.raises(SettingsError, match="knows no mean and std"):
         fit(probe, {"x": x, "y": y})
 
-    probe.logistic.standardise(Moments.of_rows(x))
+    probe.readout.standardise(Moments.of_rows(x))
     fit(probe, {"x": x, "y": y})
-    assert probe.logistic.n_train == 64
+    assert probe.readout.n_train == 64
     assert (probe(x).squeeze(-1).sigmoid().mean(dim=0) - 0.5).abs().max() < 1e-4
 
 
@@ -73,14 +73,14 @@ def test_moments_of_another_shape_are_refused() -> None:
     with pytest.raises(
         SettingsError, match=r"are of \[layers, width\] = \[1, 5\], the probe's rows of \[2, 5\]"
     ):
-        probe.logistic.standardise(Moments.of_rows(torch.randn(3, 5)))
+        probe.readout.standardise(Moments.of_rows(torch.randn(3, 5)))
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"y": None}, RunError, "the rows have no labels"),
-        ({"y": torch.rand(64)}, RunError, "labels are numbers"),
+        ({"y": torch.rand(64)}, RunError, "labels are numbers, but this probe needs classes"),
         ({"y": torch.arange(64) % 3}, RunError, r"of none of the probe's classes \(no, yes\)"),
         ({"y": torch.arange(64) % 2 - 1}, RunError, "rows without a label"),
         ({"x": torch.randn(64, 5)}, SettingsError, r"\[1, 5\], the probe's are \[2, 5\]"),
@@ -92,7 +92,7 @@ def test_a_batch_that_a_probe_can_not_learn_from_is_refused(
 ) -> None:
     batch = {"x": torch.randn(64, 2, 5), "y": torch.arange(64) % 2} | change
     probe = LinearProbe((7, 8), 5, ("no", "yes"))
-    probe.logistic.standardise(Moments.of_rows(torch.randn(64, 2, 5)))
+    probe.readout.standardise(Moments.of_rows(torch.randn(64, 2, 5)))
     with pytest.raises(error, match=message):
         fit(probe, {name: values for name, values in batch.items() if values is not None})
 
@@ -109,9 +109,9 @@ def test_a_validation_loader_of_one_class_is_refused() -> None:
     [
         ({"label_names": ("only",)}, r"at least two classes, found \['only'\]"),
         ({"solver": "sgd"}, "solver is 'sgd'; choose one of lbfgs, adam"),
-        ({"C": 0.0}, "C and lr must be above zero, found C=0.0"),
-        ({"C": float("nan")}, "found C=nan"),
-        ({"lr": -1.0}, "lr=-1.0"),
+        ({"C": 0.0}, "C must be above zero, found 0.0"),
+        ({"C": float("nan")}, "found nan"),
+        ({"lr": -1.0}, "lr must be above zero, found -1.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

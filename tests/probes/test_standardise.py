@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from easysteer_data.probes.standardise import Moments
 
 
+@settings(deadline=None)  # the first example may wait for the machine
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 40), min_size=1, max_size=6))
 def test_moments_of_batches_are_those_of_all_rows(seed: int, batches: list[int]) -> None:
     rng = np.random.default_rng(seed)

@@ -11,8 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from easysteer_data.errors import RunError
-from easysteer_data.probes import LinearProbe, load_probe, save_probe
+from easysteer_data.probes import PROBE_KINDS, LinearProbe, load_probe, save_probe
+from easysteer_data.probes.kinds import probe_class
 from easysteer_data.probes.standardise import Moments
+from easysteer_data.settings import ProbeSettings
 
 
 @pytest.fixture(params=["lbfgs", "adam"])
@@ -21,7 +23,7 @@ def probe(request: Any) -> LinearProbe:
     made = LinearProbe((2, 5), 4, ("a", "b", "c"), C=0.5, solver=request.param)
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter)
-    made.logistic.standardise(Moments.of_rows(3 + 2 * torch.randn(50, 2, 4)))
+    made.readout.standardise(Moments.of_rows(3 + 2 * torch.randn(50, 2, 4)))
     return made
 
 
@@ -30,9 +32,11 @@ def test_a_probe_that_was_saved_and_loaded_gives_the_same_logits(probe: LinearPr
     loaded = load_probe(tmp_path / "probe.safetensors")
 
     x = torch.randn(10, 2, 4)
+    assert isinstance(loaded, LinearProbe)
     assert torch.equal(loaded(x), probe(x))
+    assert torch.equal(loaded.score(x), probe.score(x))
     assert loaded.hparams == probe.hparams
-    assert loaded.logistic.n_train == 50
+    assert loaded.readout.n_train == 50
 
 
 def test_the_file_can_be_used_without_this_package(probe: LinearProbe, tmp_path: Path) -> None:
@@ -72,6 +76,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         {"solver": "sgd"},
         {"unknown": 1},
         {"layer_ids": None},
+        {"kind": "oracle"},
     ],
 )
 def test_a_probe_file_that_contradicts_itself_is_refused(
@@ -86,3 +91,22 @@ def test_a_probe_file_that_contradicts_itself_is_refused(
     save_file(tensors, path, metadata)
     with pytest.raises(RunError, match="can't be read as a probe"):
         load_probe(path)
+
+
+@pytest.mark.parametrize("kind", PROBE_KINDS)
+def test_every_kind_is_read_back_as_it_was(kind: str, tmp_path: Path) -> None:
+    shape = {"layer_ids": [2, 5], "width": 4, "label_names": ["a", "b", "c"]}
+    made = probe_class(kind).of_settings(shape, ProbeSettings(kind=kind, hidden=3, shrinkage=0.2))  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(0)
+    made.load_tensors(
+        {
+            name: torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
+            for name, tensor in made.tensors().items()
+        }
+    )
+    save_probe(made, tmp_path / "probe.safetensors")
+    loaded = load_probe(tmp_path / "probe.safetensors")
+    assert (loaded.kind, loaded.settings) == (kind, made.settings)
+    x = torch.randn(6, 2, 4, generator=generator)
+    assert torch.equal(loaded.score(x), made.score(x))
+    assert loaded.score(x).shape == (1 if made.pools_prompts else 6, 2, 3)
