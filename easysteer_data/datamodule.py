@@ -40,6 +40,7 @@ from easysteer_data.serving import (
     loader_arguments,
     ranks,
     resume_sampler,
+    trained_state,
 )
 from easysteer_data.serving.dataset import ActivationDataset, Batch
 from easysteer_data.serving.sampler import BatchPlan, BatchSampler, Progress
@@ -246,14 +247,7 @@ class ActivationDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """How far training has come in its epoch, as plain values; empty before it has begun."""
-        loader = self._train_loader
-        if loader is None:
-            return dict(self._resumed or {})
-        if self.trainer is None:
-            return loader.state_dict()
-        trained: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        # A batch that was handed out, but not trained on before an exception, is still to do.
-        return loader.state_after(min(loader.n_taken, trained.processed))
+        return trained_state(self._train_loader, self.trainer, self._resumed)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next `train_dataloader` go on where a state says; of no effect beside training."""

@@ -1,25 +1,38 @@
 """Serves one layer of a run at a URL to Lightning, as a stream. Knows runs through the shards room.
 
-For a run on a local disk, ActivationDataModule is faster, shuffles fully, and goes on within an epoch.
+For a run on a local disk, ActivationDataModule is faster, shuffles fully, and resumes with other ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader
+from lightning.pytorch.trainer.states import TrainerFn
 
-from easysteer_data.data_options import DTYPES, ServedDtype, check_choice
-from easysteer_data.errors import RunError
-from easysteer_data.serving.loader import Batch, ranks
+from easysteer_data.data_options import (
+    DTYPES,
+    Normalisation,
+    RowFilter,
+    ServedDtype,
+    check_choice,
+    coerce_options,
+    plain_options,
+)
+from easysteer_data.errors import RunError, SettingsError
+from easysteer_data.serving.loader import ranks, trained_state
+from easysteer_data.serving.normalise import NORMALISATIONS, Normaliser, normaliser_of, stored_moments
+from easysteer_data.serving.rows import ChosenRows
+from easysteer_data.serving.stream_loader import StreamLoader
 from easysteer_data.shards import LabelHeader
 from easysteer_data.shards.remote_files import FileCache, RemoteFiles
-from easysteer_data.shards.streaming import RemoteRun, StreamedRows
+from easysteer_data.shards.remote_run import RemoteRun
+from easysteer_data.shards.streaming import StreamedRows
 from easysteer_data.types import Split, Stream
 
 
@@ -29,14 +42,23 @@ class StreamingDataModule(LightningDataModule):
     Each row comes once an epoch, and every rank gets equally many batches, of at most `batch_size` rows; see
     StreamedRows. Needs at least as many shards as ranks times loader processes to keep them all busy.
 
+    A Trainer's checkpoint holds how far training has come in its epoch. Resumed from it by as many ranks and
+    loader processes, with the same batch size and order, the epoch goes on with the batches that are left;
+    those that are done are streamed once more.
+
     Args:
         root: URL of the run folder, or `pipe:` and a command, see RemoteFiles.
         layer: which decoder block.
         stream: which of the run's streams.
         batch_size: the most rows of a batch on one rank.
         num_workers: loader processes; the order depends on it.
-        seed: of the order of the train split.
+        seed: of the order of the train split, and of the draw of `rows.limit`.
         dtype: element type of `x`.
+        labelled_only: leave out rows without a label, of every loader.
+        rows: which rows every loader serves: a RowFilter, or its fields as a mapping. Any but the default
+            reads the labels of all rows, 12 to 20 bytes each, before the first batch.
+        normalise: how `x` is brought to a common scale, see Normaliser; by the run's statistics of the train
+            split.
         buffer_rows: rows that each loader process mixes.
         options: of the file system, see RemoteFiles.
         cache: folder that keeps files for later epochs; None streams them anew.
@@ -52,6 +74,9 @@ class StreamingDataModule(LightningDataModule):
         num_workers: int = 0,
         seed: int = 0,
         dtype: ServedDtype = "float32",
+        labelled_only: bool = False,
+        rows: RowFilter | Mapping[str, Any] | None = None,
+        normalise: Normalisation = "none",
         buffer_rows: int = 16_384,
         options: Mapping[str, Any] | None = None,
         cache: Path | str | None = None,
@@ -59,6 +84,9 @@ class StreamingDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         check_choice("dtype", dtype, DTYPES)
+        check_choice("normalise", normalise, NORMALISATIONS)
+        self._filter = coerce_options(RowFilter, rows, "rows")
+        rows = plain_options(self._filter)
         cache = None if cache is None else str(cache)
         # Not the options: they may hold keys to the store, and checkpoints are passed on.
         self.save_hyperparameters(ignore=["options"])
@@ -71,7 +99,11 @@ class StreamingDataModule(LightningDataModule):
         self._num_workers = num_workers
         self._seed = seed
         self._dtype = getattr(torch, dtype)
+        self._labelled_only = labelled_only
+        self._normalise: Normalisation = normalise
         self._buffer_rows = buffer_rows
+        self._train_loader: StreamLoader | None = None
+        self._resumed: Mapping[str, Any] | None = None
 
     @cached_property
     def run(self) -> RemoteRun:
@@ -88,31 +120,78 @@ class StreamingDataModule(LightningDataModule):
         """What the labels are: kind, and names of the classes."""
         return self.run.manifest.header.label
 
-    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 - the hook's signature
+    @cached_property
+    def normaliser(self) -> Normaliser:
+        """What brings `x` to a common scale.
+
+        Raises:
+            SettingsError: some rows of the train split are left out, so that the run's statistics are not
+                those of the rows that are served.
+        """
+        if self._normalise in ("none", "unit_norm"):
+            return Normaliser(self._normalise)
+        moments = stored_moments(self.run, self._stream, [self._layer], len(self._rows["train"]))
+        if moments is None:
+            raise SettingsError(
+                f"normalise={self._normalise!r} goes by the statistics of all training rows, of which `rows`"
+                " or `labelled_only` leave some out: serve all, or a local copy of the run (mirror_run)"
+            )
+        return normaliser_of(self._normalise, moments)
+
+    def setup(self, stage: str | None = None) -> None:
         """Read the manifest; RunError unless the run holds the layer."""
         held = self.run.manifest.header.layers.get(self._stream, ())
         if self._layer not in held:
             raise RunError(f"{self._files.root} holds no layer {self._layer} of {self._stream}: {held}")
+        if stage == TrainerFn.FITTING:
+            self._resumed = None  # a checkpoint, if there is one, is restored after this
 
-    def train_dataloader(self) -> EpochLoader:
-        """The train split, mixed anew each epoch."""
-        return self._loader("train", self._seed)
+    def teardown(self, stage: str | None = None) -> None:
+        """Forget the place in the training epoch."""
+        if stage == TrainerFn.FITTING:
+            self._train_loader = self._resumed = None
 
-    def val_dataloader(self) -> EpochLoader:
+    def train_dataloader(self) -> StreamLoader:
+        """The train split, mixed anew each epoch; what is left of a resumed epoch."""
+        self._train_loader = self._loader("train", self._seed)
+        if self._resumed is not None:
+            self._train_loader.load_state_dict(self._resumed)
+        return self._train_loader
+
+    def val_dataloader(self) -> StreamLoader:
         """The validation split, in the order of the shards."""
         return self._loader("validation", None)
 
-    def test_dataloader(self) -> EpochLoader:
+    def test_dataloader(self) -> StreamLoader:
         """The test split, in the order of the shards."""
         return self._loader("test", None)
 
-    def _loader(self, split: Split, seed: int | None) -> EpochLoader:
+    def predict_dataloader(self) -> StreamLoader:
+        """Every row that `rows` and `labelled_only` let through, in the order of the shards."""
+        return self._loader(None, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far training has come in its epoch, as plain values; empty before it has begun."""
+        return trained_state(self._train_loader, self.trainer, self._resumed)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Have the next `train_dataloader` go on where a state says; of no effect beside training."""
+        if self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING:
+            self._resumed = state_dict
+
+    @cached_property
+    def _rows(self) -> ChosenRows:
+        return ChosenRows(self.run, self._filter, self._labelled_only, self._seed)
+
+    def _loader(self, split: Split | None, seed: int | None) -> StreamLoader:
         n_ranks, rank = ranks()
+        chosen = np.zeros(self.run.n_rows, dtype=np.bool_)
+        chosen[self._rows[split].numpy()] = True
         rows = StreamedRows(
             self.run,
             self._stream,
             self._layer,
-            split,
+            chosen,
             self._batch_size,
             self._buffer_rows,
             seed,
@@ -120,47 +199,17 @@ class StreamingDataModule(LightningDataModule):
             rank,
             self._num_workers,
         )
-        loader = DataLoader(
-            rows,
-            batch_size=None,
-            num_workers=self._num_workers,
-            collate_fn=partial(_as_dtype, dtype=self._dtype),
-            pin_memory=torch.accelerator.is_available(),
-            # A store's threads don't live on in a forked process, which would wait for them for ever.
-            multiprocessing_context="spawn" if self._num_workers else None,
-            persistent_workers=self._num_workers > 0,
-        )
+        order = {
+            "batch_size": self._batch_size,
+            "buffer_rows": self._buffer_rows,
+            "n_ranks": n_ranks,
+            "num_workers": self._num_workers,
+        }
         trainer = self.trainer
-        return EpochLoader(rows, loader, None if trainer is None else lambda: trainer.current_epoch)
-
-
-class EpochLoader:
-    """Batches of StreamedRows, which are told the epoch when an iteration begins.
-
-    Not a DataLoader but around one: Lightning takes the length of streams for a mistake.
-
-    Args:
-        rows: what is served.
-        loader: loads it.
-        epoch: says which epoch it is; None counts the iterations.
-    """
-
-    def __init__(
-        self, rows: StreamedRows, loader: DataLoader[Batch], epoch: Callable[[], int] | None
-    ) -> None:
-        self._rows = rows
-        self._loader = loader
-        self._epoch = epoch
-        self._n_iterations = 0
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._rows.set_epoch(self._n_iterations if self._epoch is None else self._epoch())
-        self._n_iterations += 1
-        return iter(self._loader)
-
-
-def _as_dtype(batch: Batch, dtype: torch.dtype) -> Batch:
-    return {**batch, "x": batch["x"].to(dtype)}
+        return StreamLoader(
+            rows,
+            self.normaliser,
+            self._dtype,
+            None if trainer is None else lambda: trainer.current_epoch,
+            self._rows.identity | order if split == "train" else order,
+        )

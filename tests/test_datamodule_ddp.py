@@ -1,4 +1,4 @@
-"""Two processes over gloo, three shards, odd numbers of rows: all finishes, and the figures are exact."""
+"""Two processes over gloo, few shards, odd numbers of rows: all finishes, and the figures are exact."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from tests.runs import random_rows, write_run
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from easysteer_data.datamodule import ActivationDataModule
+from easysteer_data import ActivationDataModule, StreamingDataModule
 from tests.recorder import Recorder, trainer
 
 if __name__ == "__main__":
-    run, folder = sys.argv[1:]
+    run, folder, kind = sys.argv[1:]
     recorder = Recorder()
     both = trainer(2, devices=2, strategy="ddp", num_sanity_val_steps=0)
-    datamodule = ActivationDataModule(run, batch_size=4, num_workers=1)
+    if kind == "mapped":
+        datamodule = ActivationDataModule(run, batch_size=4, num_workers=1)
+    else:
+        datamodule = StreamingDataModule(Path(run).as_uri(), 2, batch_size=4, num_workers=2, buffer_rows=20)
     both.fit(recorder, datamodule=datamodule)
     (validation,) = both.validate(recorder, datamodule=datamodule, verbose=False)
     (test,) = both.test(recorder, datamodule=datamodule, verbose=False)
@@ -40,15 +43,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_fit_validate_and_test_finish_on_two_ranks_with_the_figures_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "n_shards"), [("mapped", 3), ("streamed", 5)])
+def test_fit_validate_and_test_finish_on_two_ranks_with_the_figures_of_one(
+    tmp_path: Path, kind: str, n_shards: int
+) -> None:
     rows = random_rows(n_prompts=52)
     counts = [len(rows.rows_of(split)) for split in ("train", "validation", "test")]
     assert any(n % 2 for n in counts)
-    run = write_run(tmp_path / "run", rows)
+    run = write_run(tmp_path / "run", rows, n_shards=n_shards)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), str(run), str(tmp_path)],
+        [sys.executable, "-W", "ignore", str(program), str(run), str(tmp_path), kind],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         check=False,
         capture_output=True,
@@ -60,10 +66,14 @@ def test_fit_validate_and_test_finish_on_two_ranks_with_the_figures_of_one(tmp_p
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     train = rows.rows_of("train")
     expected = sorted(zip(rows.prompt[train].tolist(), rows.position[train].tolist(), strict=True))
+    orders = []
     for epochs in zip(*(rank["epochs"] for rank in ranks), strict=True):
         assert len({len(batches) for batches in epochs}) == 1
         served = [tuple(pair) for batches in epochs for batch in batches for pair in batch]
         assert sorted(served) == expected
+        orders.append(served)
+    assert orders[0] != orders[1]
+    x = rows.x if kind == "mapped" else rows.x[:, 1]
     for split in ("validation", "test"):
-        total = rows.x[rows.rows_of(split)].astype(np.float64).sum()  # type: ignore[arg-type]
+        total = x[rows.rows_of(split)].astype(np.float64).sum()  # type: ignore[arg-type]
         assert [rank[split] for rank in ranks] == pytest.approx([total, total], abs=1e-4)

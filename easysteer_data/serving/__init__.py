@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from easysteer_data.serving.layers import ServedLayers
-from easysteer_data.serving.loader import ActivationLoader, loader_arguments, ranks, resume_sampler
+from easysteer_data.serving.loader import (
+    ActivationLoader,
+    loader_arguments,
+    ranks,
+    resume_sampler,
+    trained_state,
+)
 from easysteer_data.serving.normalise import NORMALISATIONS, Normaliser, fit_normaliser
 from easysteer_data.serving.order import EpochOrder, ShuffleQuality, shuffle_quality
 from easysteer_data.serving.rows import choose_rows
@@ -23,4 +29,5 @@ __all__ = [
     "ranks",
     "resume_sampler",
     "shuffle_quality",
+    "trained_state",
 ]

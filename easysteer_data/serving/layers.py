@@ -35,7 +35,7 @@ class ServedLayers:
     layers: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        stored = self.run.layers(self.stream)
+        stored = self.run.layer_ids(self.stream)
         unknown = sorted(set(self.layer_ids) - set(stored))
         if unknown or not self.layer_ids:
             asked = f"layers {', '.join(map(str, unknown))} were" if unknown else "no layer was"
@@ -46,7 +46,7 @@ class ServedLayers:
     def layer_ids(self) -> tuple[int, ...]:
         """Decoder blocks, in the order of the L axis."""
         if self.layers is None:
-            return self.run.layers(self.stream)
+            return self.run.layer_ids(self.stream)
         return (self.layers,) if isinstance(self.layers, int) else tuple(self.layers)
 
     @property
@@ -63,5 +63,7 @@ class ServedLayers:
     ) -> ActivationDataset:
         """Rows (int64 [n]) as a data set; without a normaliser, `x` is left as the run gives it."""
         layers = self.layers if isinstance(self.layers, int) else self.layer_ids
-        transform = None if normaliser is None else partial(normaliser, dtype=dtype)
+        read_as = self.run.manifest.header.streams[self.stream].read_dtype
+        as_it_is = normaliser is None or (normaliser.method == "none" and dtype == read_as)
+        transform = None if normaliser is None or as_it_is else partial(normaliser, dtype=dtype)
         return ActivationDataset(self.run, self.stream, layers, rows, transform, class_weights)

@@ -6,28 +6,25 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from torch import distributed
 from torch.utils.data import DataLoader
 
 from easysteer_data.data_options import LoaderOptions
 from easysteer_data.errors import SettingsError
+from easysteer_data.serving.dataset import ActivationDataset, Batch
 from easysteer_data.serving.sampler import BatchSampler, Progress
 
-Batch = dict[str, torch.Tensor]
-
-# Rows of batches that lie beside each other in memory, where they are loaded in this process.
-_GATHERED_BYTES = 16 * 2**20
+# Rows that are looked up at once where they are loaded in this process: some MiB of places and labels.
+_LOCATED_ROWS = 16_384
 
 
 class ActivationLoader(DataLoader[Batch]):
     """A DataLoader over a BatchSampler whose `state_dict` says how many batches it has handed out.
 
-    Loader processes read ahead; what they have read and nobody has taken does not count. Without loader
-    processes, small batches are views of a few MiB that were gathered at once.
+    Loader processes read ahead; what they have read and nobody has taken does not count.
 
     Attributes:
         identity: plain values that determine the order of rows; a state of others is refused.
@@ -46,18 +43,15 @@ class ActivationLoader(DataLoader[Batch]):
             yield batch
 
     def _batches_of_this_process(self) -> Iterator[Batch]:
-        """Gather some MiB at once and hand out views: a batch of its own costs as much again in calls."""
+        """Look up the rows of many batches at once: one batch's look-ups cost as much as copying its rows."""
         steps = iter(self._sampler)
         n_steps = 1
         while places := [*islice(steps, n_steps)]:
-            gathered: Batch = self.dataset[np.concatenate(places)]
-            if self.pin_memory:
-                gathered = {name: values.pin_memory() for name, values in gathered.items()}
-            sizes = [len(step) for step in places]
-            parts = {name: torch.split(values, sizes) for name, values in gathered.items()}
-            for step in range(len(places)):
-                yield {name: part[step] for name, part in parts.items()}
-            n_steps = max(1, _GATHERED_BYTES * len(places) // max(gathered["x"].nbytes, 1))
+            for batch in cast("ActivationDataset", self.dataset).batches(places):
+                if self.pin_memory:
+                    batch = {name: values.pin_memory() for name, values in batch.items()}
+                yield batch
+            n_steps = max(1, _LOCATED_ROWS // max(len(places[0]), 1))
 
     @property
     def n_taken(self) -> int:
@@ -98,16 +92,50 @@ def resume_sampler(sampler: BatchSampler, state: Mapping[str, Any], identity: Ma
     order: Mapping[str, Any] = state["order"]
     if progress.n_rows == order["n_rows"]:  # nothing is left, whatever the order is now
         progress = replace(progress, n_rows=len(sampler.order))
-    elif progress.n_rows > 0:
-        changed = [key for key in sorted({*order, *identity}) if order.get(key) != identity.get(key)]
-        if changed:
-            was = ", ".join(f"{key} was {order.get(key)!r} and is {identity.get(key)!r}" for key in changed)
-            raise SettingsError(
-                f"training stopped within epoch {progress.epoch}, whose rows would come in another order now:"
-                f" {was}; go on with the same ones, or from a checkpoint of an epoch's end"
-            )
+    elif progress.n_rows > 0 and (changed := differences(order, identity)):
+        raise SettingsError(
+            f"training stopped within epoch {progress.epoch}, whose rows would come in another order now:"
+            f" {changed}; go on with the same ones, or from a checkpoint of an epoch's end"
+        )
     sampler.resume(progress)
     sampler.set_epoch(progress.epoch)
+
+
+class Resumable(Protocol):
+    """A loader that knows how many batches it has handed out."""
+
+    @property
+    def n_taken(self) -> int: ...  # noqa: D102
+    def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
+    def state_after(self, n_batches: int) -> dict[str, Any]: ...  # noqa: D102
+
+
+def trained_state(
+    loader: Resumable | None, trainer: Any, resumed: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """How far training has come in its epoch; before it has begun, what it was resumed from, or nothing.
+
+    Args:
+        loader: of the train split, None before there is one.
+        trainer: Lightning's Trainer, None in loops of one's own.
+        resumed: the state that training goes on from.
+    """
+    if loader is None:
+        return dict(resumed or {})
+    if trainer is None:
+        return loader.state_dict()
+    n_trained: int = trainer.fit_loop.epoch_loop.batch_progress.current.processed
+    # A batch that was handed out, but not trained on before an exception, is still to do.
+    return loader.state_after(min(loader.n_taken, n_trained))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What of an order has changed, for people; empty where nothing has."""
+    return ", ".join(
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    )
 
 
 def loader_arguments(num_workers: int, options: LoaderOptions) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Protocol, get_args
 
 import torch
 
 from easysteer_data.data_options import Normalisation
-from easysteer_data.shards import Run
-from easysteer_data.types import Stream
+from easysteer_data.shards import RowStatistics, Run
+from easysteer_data.types import Split, Stream
 
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 
@@ -55,6 +55,12 @@ class Normaliser:
         return x.to(dtype)
 
 
+class MeasuredRun(Protocol):
+    """A run that knows what its rows are like, wherever it lies."""
+
+    def statistics(self, stream: Stream, layer_id: int, split: Split) -> RowStatistics: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True)
 class RowMoments:
     """What rows are like; float64.
@@ -79,9 +85,14 @@ def fit_normaliser(
     """
     if method in ("none", "unit_norm"):
         return Normaliser(method)
-    moments = _stored_moments(run, stream, layer_ids, len(rows))
-    if moments is None:
-        moments = measure_rows(run, stream, layer_ids, rows)
+    moments = stored_moments(run, stream, layer_ids, len(rows))
+    return normaliser_of(method, moments or measure_rows(run, stream, layer_ids, rows))
+
+
+def normaliser_of(method: Normalisation, moments: RowMoments) -> Normaliser:
+    """The normaliser that brings rows of these moments to the method's scale."""
+    if method in ("none", "unit_norm"):
+        return Normaliser(method)
     if method == "center":
         return Normaliser(method, moments.mean)
     if method == "mean_norm":
@@ -114,7 +125,9 @@ def measure_rows(run: Run, stream: Stream, layer_ids: Sequence[int], rows: torch
     return RowMoments(origin + shift, variance, total_norm / len(rows))
 
 
-def _stored_moments(run: Run, stream: Stream, layer_ids: Sequence[int], n_rows: int) -> RowMoments | None:
+def stored_moments(
+    run: MeasuredRun, stream: Stream, layer_ids: Sequence[int], n_rows: int
+) -> RowMoments | None:
     """Moments of the train split's rows as captured, None where the split has more than `n_rows`."""
     layers = [run.statistics(stream, layer_id, "train") for layer_id in layer_ids]
     if any(layer.n_rows != n_rows for layer in layers):

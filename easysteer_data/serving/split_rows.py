@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import cached_property
 from typing import Any
 
@@ -18,14 +17,13 @@ from easysteer_data.serving.order import (
     class_weights,
     shuffle_quality,
 )
-from easysteer_data.serving.rows import choose_rows
+from easysteer_data.serving.rows import ChosenRows
 from easysteer_data.serving.sampler import RowNumbers
 from easysteer_data.shards import Run
-from easysteer_data.types import SPLITS, Split
 
 
-class SplitRows:
-    """Row numbers of a run by split, each resolved once.
+class SplitRows(ChosenRows):
+    """Row numbers of a mapped run by split, and the order in which the train split's are served.
 
     Args:
         run: the run.
@@ -38,26 +36,9 @@ class SplitRows:
     def __init__(
         self, run: Run, rows: RowFilter, order: RowOrder, labelled_only: bool = False, seed: int = 0
     ) -> None:
+        super().__init__(run, rows, labelled_only, seed)
         self._run = run
-        self._filter = rows
         self._order = order
-        self._labelled_only = labelled_only
-        self._seed = seed
-        self._numbers: dict[Split | None, torch.Tensor] = {}
-
-    def __getitem__(self, split: Split | None) -> torch.Tensor:
-        """Row numbers of a split, or of all splits, int64 [n], ascending.
-
-        Raises:
-            RunError: there are none; the message tells how many each split has.
-        """
-        numbers = self._chosen(split)
-        if len(numbers) == 0:
-            counts = ", ".join(f"{name} {len(self._chosen(name))}" for name in SPLITS)
-            kind = "rows with a label" if self._labelled_only else "rows"
-            passed = "" if self._filter == RowFilter() else " pass the filter"
-            raise RunError(f"{self._run.path}: no {kind}{passed} in split {split or 'all'!r}; rows: {counts}")
-        return numbers
 
     @cached_property
     def train_order(self) -> EpochOrder:
@@ -82,13 +63,11 @@ class SplitRows:
     def identity(self) -> dict[str, Any]:
         """Plain values that determine the order of the train split's rows; `n_rows` is an epoch's."""
         return {
-            "run": self._run.manifest.header.fingerprint,
-            "seed": self._seed,
+            **super().identity,
             "shuffle": self._order.shuffle,
             "window_rows": self._order.window_rows,
             "balance": self._order.balance,
             "n_rows": len(self.train_order),
-            "crc32 of the row numbers": zlib.crc32(self["train"].numpy().data),
         }
 
     def shuffle_quality(self, epoch: int, batch_size: int) -> ShuffleQuality:
@@ -110,9 +89,3 @@ class SplitRows:
             raise RunError(f"{self._run.path} has {header}, but only classes can be balanced")
         classes: Classes = labels[self["train"]].numpy()
         return classes
-
-    def _chosen(self, split: Split | None) -> torch.Tensor:
-        if split not in self._numbers:
-            rows = choose_rows(self._run, split, self._filter, self._labelled_only, self._seed)
-            self._numbers[split] = torch.from_numpy(rows)
-        return self._numbers[split]

@@ -1,6 +1,11 @@
 """Rows/s of the data module beside other ways to read the same activations; prints JSON.
 
-Runs are made up in a temporary folder and read until they are in the page cache; every way then takes turns:
+Runs are made up in a temporary folder and read until they are in the page cache; every way then takes turns.
+The data module gives x, y, prompt, position and token_id of every row, the in-RAM gathers x alone:
+
+- `in_ram_gather`: x[rows] of one tensor [N, L, width] in memory.
+- `in_ram_index_select`: the same by torch.index_select, torch's fastest way.
+- `in_ram_layers_apart`: index_select where each layer has its own memory, as layers have their own files.
 
     python scripts/bench/loader.py [--folder DIR] [--turns 5] [--mib 600] [--setup-rows 1000000]
 """
@@ -148,6 +153,13 @@ def ways(run: Path, layers: int | list[int], naive: Path | None) -> dict[str, Ca
         "in_ram_gather": lambda: rate(lambda: in_ram(lambda rows: x[rows])),
         "in_ram_index_select": lambda: rate(lambda: in_ram(lambda rows: x.index_select(0, rows))),
     }
+    if not isinstance(layers, int):
+        apart = [x[:, place].contiguous() for place in range(len(layers))]
+
+        def stacked(rows: torch.Tensor) -> torch.Tensor:
+            return torch.stack([layer.index_select(0, rows) for layer in apart], dim=1)
+
+        measured["in_ram_layers_apart"] = lambda: rate(lambda: in_ram(stacked))
     if naive is not None:
         data_set = torch.utils.data.TensorDataset(x, data.labels)
         default = torch.utils.data.DataLoader(data_set, BATCH_SIZE, shuffle=True)
@@ -167,7 +179,7 @@ def measure(run: Path, layers: int | list[int], turns: int, naive: Path | None) 
             found[name].append(way())
     result = {name: round(statistics.median(rates)) for name, rates in found.items()}
     best = max(("datamodule_0_workers", "datamodule_2_workers"), key=lambda name: result[name])
-    for name in ("in_ram_gather", "in_ram_index_select"):
+    for name in sorted(name for name in measured if name.startswith("in_ram")):
         ratios = [a / b for a, b in zip(found[best], found[name], strict=True)]
         result[f"of_{name}"] = round(statistics.median(ratios), 3)
     if naive is not None:
