@@ -15,11 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from easysteer_data.corpus.settings import CorpusSettings
 from easysteer_data.data_options import LoaderOptions, Normalisation, RowFilter, RowOrder, ServedDtype, Tail
 from easysteer_data.errors import SettingsError
+from easysteer_data.steer_options import SteerSettings
 from easysteer_data.tokens import OverLong
 from easysteer_data.types import Gates, OnExisting, Stream
 
 T = TypeVar("T")
 StorageDtype = Literal["float32", "bfloat16", "float16", "float8_e4m3", "int8"]
+ProbeKind = Literal["logistic", "ridge", "mass_mean", "lda", "mlp", "attention_pooled"]
 EstimatorName = Literal["diff_means", "diff_means_balanced", "paired_pca", "logistic", "mass_mean", "lat"]
 
 
@@ -114,6 +116,64 @@ class ShardSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """Who captures the shards.
+
+    Attributes:
+        kind: "local" = an engine of this process; "ray" = actors of a Ray cluster, with an engine each.
+        address: of the cluster, as "auto" or "ray://host:10001"; None = one on this machine, made for it.
+        n_actors: actors to ask for.
+        max_actors: at most so many while shards wait, as a cluster that grows by demand gives them; None =
+            `n_actors`.
+        num_cpus: cores of the cluster that an actor takes.
+        gpus_per_rank: GPUs for each rank of an actor's engine, which are all of one machine.
+        resources: the cluster's own resources that an actor takes, by name.
+        n_retries: how often a shard goes to another actor after one was lost.
+        second_copy_after: times the median time of a shard after which a slow one is given to a second actor,
+            once no other waits; None = never.
+        start_timeout_s: how long to wait for the cluster's first actor.
+        options: further arguments of `ray.init`.
+    """
+
+    kind: Literal["local", "ray"] = "local"
+    address: str | None = None
+    n_actors: int = 1
+    max_actors: int | None = None
+    num_cpus: float = 1
+    gpus_per_rank: float = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    n_retries: int = 3
+    second_copy_after: float | None = 4.0
+    start_timeout_s: float = 600.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.n_actors < 1 or self.n_retries < 0:
+            raise SettingsError("executor: n_actors must be at least 1, n_retries 0 or more")
+        if self.max_actors is not None and self.max_actors < self.n_actors:
+            raise SettingsError(
+                f"executor: max_actors={self.max_actors} is below n_actors={self.n_actors}; leave it null"
+            )
+        if self.second_copy_after is not None and not self.second_copy_after > 1:
+            raise SettingsError("executor: second_copy_after must be above 1, or null for never")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadSettings:
+    """How a run gets into an object store, where `out` is a URL such as s3://bucket/run.
+
+    Attributes:
+        options: of the store, those of obstore's, e.g. {"region": "eu-west-1"}.
+        spool: folder for shards on their way.
+        spool_gb: of the shards in it, in 10^9 bytes; one shard may always be.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    spool: str = ".cache/spool"
+    spool_gb: float = 16.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """How a run is served.
 
@@ -162,17 +222,72 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeSettings:
-    """How the linear probe is fitted.
+    """How probes are fitted and measured.
 
     Attributes:
-        C: inverse strength of the L2 penalty, with scikit-learn's meaning.
-        solver: "lbfgs" needs all training rows in one batch; "adam" takes any batch size.
-        max_epochs: passes over the training rows for "adam".
+        kind: kind of probe.
+        C: inverse strength of the L2 penalty, with scikit-learn's meaning; not of ridge, lda, mass_mean.
+        solver: of logistic: "lbfgs" holds all training rows in memory; "adam" takes batches of any size.
+        alpha: weight of the L2 penalty of ridge, with scikit-learn's meaning.
+        shrinkage: of the covariance of lda and mass_mean, 0 to 1; None = what suits the number of rows (OAS).
+        hidden: units of the hidden layer of mlp.
+        lr: learning rate that adam starts from; None = the kind's own.
+        max_epochs: passes over the training rows of what adam trains.
+        patience: epochs without a lower validation loss after which adam stops; None = all epochs.
+        seed: of weights to start from, shuffled labels and bootstraps.
+        bootstrap: draws of groups for the intervals of figures; 0 = no intervals.
+        interval: share of the draws inside an interval.
+        bins: of the calibration error.
+        control: train on shuffled labels, too.
+        bag_of_tokens: compare with a regression on the prompts' token counts.
+        n_prompts: prompts of the highest and of the lowest scores to report.
+        by_position: a probe for each of `data.rows.positions`.
+        transfer: folders of other runs, on whose test splits the probe is tested, and theirs on this one's.
+        transfer_labels: whether classes of other runs are matched by "name", or by "order" of their index.
     """
 
+    kind: ProbeKind = "logistic"
     C: float = 1.0
     solver: Literal["lbfgs", "adam"] = "lbfgs"
+    alpha: float = 1.0
+    shrinkage: float | None = None
+    hidden: int = 64
+    lr: float | None = None
     max_epochs: int = 100
+    patience: int | None = 10
+    seed: int = 0
+    bootstrap: int = 1000
+    interval: float = 0.95
+    bins: int = 10
+    control: bool = True
+    bag_of_tokens: bool = True
+    n_prompts: int = 10
+    by_position: bool = False
+    transfer: tuple[str, ...] = ()
+    transfer_labels: Literal["name", "order"] = "name"
+
+    def __post_init__(self) -> None:
+        if self.bootstrap < 0 or self.bins < 1 or self.n_prompts < 0 or self.max_epochs < 1:
+            raise SettingsError(
+                "probe: bins and max_epochs must be at least 1, bootstrap and n_prompts at least 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerSettings:
+    """Where losses and figures are logged.
+
+    Attributes:
+        kind: "default" is TensorBoard for probes that are trained in epochs, where it is installed.
+        project: of W&B, or the experiment of MLflow.
+        uri: of MLflow's server, None = a folder of the experiment's outputs.
+        offline: of W&B: keep the log on disk.
+    """
+
+    kind: Literal["default", "none", "tensorboard", "wandb", "mlflow"] = "default"
+    project: str = "easysteer-data"
+    uri: str | None = None
+    offline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,12 +335,24 @@ class InspectSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """What the report shows.
+
+    Attributes:
+        prompts: indices of the prompts that are shown token by token; None = those that the probe scores
+            highest and lowest.
+    """
+
+    prompts: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
     """Everything that defines an experiment; every stage reads its own part.
 
     Attributes:
         name: names the outputs.
-        out: folder of the experiment's outputs.
+        out: folder of the experiment's outputs; of a capture also a URL, s3://bucket/run or gs://.
         run: folder of the captured run, None = the experiment's own, OUT/capture.
         captures: folder of runs that experiments share, found by their fingerprint; OUT/capture is then a
             link. None = not shared. The jobs of a multirun share theirs.
@@ -234,6 +361,8 @@ class ExperimentSettings:
         on_existing: what a capture does with a run that is there: "resume" continues it or leaves it alone
             where it is finished, "fail" refuses, "overwrite" removes it first.
         dry_run: report what a capture would take, from a sample and a short trial of the engine; write none.
+        shard_slice: of a capture: only this share of the shards, as "3/16", the third of sixteen; the stage
+            merge joins them. None = all.
     """
 
     name: str
@@ -244,16 +373,22 @@ class ExperimentSettings:
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     select: Mapping[str, Any] | None = None
     shards: ShardSettings = field(default_factory=ShardSettings)
+    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
+    upload: UploadSettings = field(default_factory=UploadSettings)
     data: DataSettings = field(default_factory=DataSettings)
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    logger: LoggerSettings = field(default_factory=LoggerSettings)
     vector: VectorSettings = field(default_factory=VectorSettings)
+    steer: SteerSettings = field(default_factory=SteerSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
     inspect: InspectSettings = field(default_factory=InspectSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
     run: str | None = None
     captures: str | None = None
     progress: bool = True
     on_existing: OnExisting = "resume"
     dry_run: bool = False
+    shard_slice: str | None = None
 
 
 def build(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from . import capture, fit_vector, inspect, train_probe, verify
+from . import capture, fit_vector, inspect, merge, report, steer, train_probe, verify
 
 STAGES = {
     "capture": capture.main,
     "fit_vector": fit_vector.main,
     "inspect": inspect.main,
+    "merge": merge.main,
+    "report": report.main,
+    "steer": steer.main,
     "train_probe": train_probe.main,
     "verify": verify.main,
 }

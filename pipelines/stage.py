@@ -16,9 +16,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from easysteer_data.errors import EasySteerDataError, SettingsError
+from easysteer_data.run_folders import local_out
 from easysteer_data.settings import ExperimentSettings, build, unknown_key
 
 from .sweep import JobTable, settings_of_job
+
+OmegaConf.register_new_resolver("local_out", local_out, replace=True)
 
 # An absolute folder works in the repo and in an installed wheel alike.
 CONF = str(Path(__file__).resolve().parents[1] / "conf")
@@ -53,7 +56,9 @@ def run_stage(config_name: str, stage: Stage) -> None:
     def main(config: DictConfig) -> None:
         name = "the job"
         try:
-            settings = settings_of_job(settings_of(config))
+            settings = settings_of(config)
+            jobs.folder = Path(local_out(settings.out, settings.name))
+            settings = settings_of_job(settings)
             name = settings.name
             jobs.rows[name] = stage(settings)
         except EasySteerDataError as error:
@@ -66,7 +71,7 @@ def run_stage(config_name: str, stage: Stage) -> None:
         _report_stop(stop)
         raise SystemExit(128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)) from None
     if len(jobs.rows) + len(jobs.failures) > 1:
-        sys.stdout.write(f"\n{jobs}\n")
+        sys.stdout.write(f"\n{jobs}\n\nwritten: {jobs.write_csv()}\n")
     if jobs.failures:
         raise SystemExit(1)
 

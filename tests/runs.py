@@ -32,6 +32,8 @@ class MadeRows:
         names: the classes, when that is "classes".
         groups: group of each prompt, none by default.
         fields: fields of each prompt, none by default.
+        texts: text of each prompt, "text 0" and so on by default.
+        prompt_tokens: tokens of each prompt, none by default.
     """
 
     x: npt.NDArray[np.float32]
@@ -43,6 +45,8 @@ class MadeRows:
     names: tuple[str, ...] = ("false", "true")
     groups: Sequence[str | None] | None = None
     fields: Sequence[Mapping[str, object]] | None = None
+    texts: Sequence[str] | None = None
+    prompt_tokens: Sequence[Sequence[int]] | None = None
 
     @property
     def prompt(self) -> npt.NDArray[np.int64]:
@@ -105,14 +109,19 @@ def labelled_rows(
 
 
 def write_run(
-    folder: Path, rows: MadeRows, dtype: str = "float32", n_shards: int = 3, store_rows: bool = True
+    folder: Path,
+    rows: MadeRows,
+    dtype: str = "float32",
+    n_shards: int = 3,
+    store_rows: bool = True,
+    model: Mapping[str, object] | None = None,
 ) -> Path:
     """Write the rows as a finished run of several shards, or their statistics alone; return the folder."""
     stream = StreamHeader(rows.layer_ids, rows.x.shape[2], dtype)
     header = RunHeader(
         fingerprint="made-for-a-test",
         settings={},
-        model={"name": "made-up-model", "sha256": {"model.safetensors": "a0" * 32}},
+        model=model or {"name": "made-up-model", "sha256": {"model.safetensors": "a0" * 32}},
         tokenizer={},
         corpus={"name": "made-up-corpus"},
         versions={},
@@ -148,10 +157,11 @@ def _prompt(rows: MadeRows, index: int) -> Prompt:
     return Prompt(
         index,
         str(index),
-        f"text {index}",
+        f"text {index}" if rows.texts is None else rows.texts[index],
         f"made.jsonl:{index + 1}",
         rows.labels[index],
         None if rows.groups is None else rows.groups[index],
         rows.splits[index],
         {} if rows.fields is None else rows.fields[index],
+        () if rows.prompt_tokens is None else tuple(rows.prompt_tokens[index]),
     )

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "vllm.": {"easysteer_data/engine/"},
     "vllm": {"easysteer_data/engine/"},
-    "triton": {"easysteer_data/engine/tap_kernel.py"},
+    "triton": {"easysteer_data/engine/steer_kernel.py", "easysteer_data/engine/tap_kernel.py"},
     "transformers": {
         "easysteer_data/engine/",
         "easysteer_data/tokens.py",
@@ -32,9 +32,20 @@ ALLOWED = {
         "easysteer_data/probes/",
     },
     "torchmetrics": {"easysteer_data/probes/"},
-    "matplotlib": {"easysteer_data/report.py"},
+    "matplotlib": {
+        "easysteer_data/plots/",
+        "easysteer_data/report.py",
+        "easysteer_data/report_page/",
+        "easysteer_data/notebook/figures.py",
+    },
+    "jinja2": {"easysteer_data/chat.py", "easysteer_data/report_page/"},
+    "pandas": {"easysteer_data/notebook/"},
     "pydantic": {"easysteer_data/settings.py"},
-    "pyarrow": {"easysteer_data/corpus/", "easysteer_data/shards/"},
+    "pyarrow": {"easysteer_data/corpus/", "easysteer_data/serving/rows.py", "easysteer_data/shards/"},
+    "ray": {
+        "easysteer_data/capture_run/executors/ray_capture.py",
+        "easysteer_data/capture_run/executors/ray_pool.py",
+    },
     "gguf": {"easysteer_data/vectors/gguf_file.py"},
     "tqdm": {"easysteer_data/capture_run/progress.py"},
     "datasets": {"easysteer_data/corpus/"},
@@ -49,13 +60,15 @@ ALLOWED = {
 
 # low -> high: a room imports only rooms of a lower rank; rooms of one rank do not know each other.
 RANK = {
-    "__main__": 8,
+    "__main__": 9,
     "errors": -1,
     "types": 0,
     "bos": 0,
     "ledger": 1,
+    "plots": 1,
     "select": 1,
     "data_options": 1,
+    "steer_options": 1,
     "spans": 1,
     "chat": 1,
     "corpus": 2,
@@ -66,16 +79,20 @@ RANK = {
     "engine": 2,
     "settings": 3,
     "serving": 3,
-    "hidden_states": 3,
     "run_folders": 4,
     "datamodule": 4,
     "streaming_datamodule": 4,
     "capture_run": 4,
+    "vectors": 4,
     "probes": 5,
-    "vectors": 5,
+    "steering": 5,
     "verify": 5,
+    "hidden_states": 6,
     "report": 6,
-    "pipelines": 7,
+    "report_page": 6,
+    "notebook": 7,
+    "steer_trial": 7,
+    "pipelines": 8,
 }
 
 FORBIDDEN_CALLS = {"torch.load", "np.load", "numpy.load", "pickle.loads", "torch.save"}

@@ -13,12 +13,17 @@ from easysteer_data.row_selection import RowSelection
 from easysteer_data.settings import ExperimentSettings, VerifySettings, build
 from pipelines.stage import CONF, settings_of
 
-ROOTS = ("capture", "fit_vector", "inspect", "train_probe", "verify")
+ROOTS = ("capture", "fit_vector", "inspect", "merge", "steer", "train_probe", "verify")
 GROUPS = sorted(p.name for p in Path(CONF).iterdir() if p.is_dir() and p.name != "experiment")
 OPTIONS = [(p.parent.name, p.stem) for p in sorted(Path(CONF).glob("*/*.yaml")) if p.parent.name in GROUPS]
 EXPERIMENTS = sorted(p.stem for p in Path(CONF).glob("experiment/*.yaml"))
 # Values that only the user can give.
-GIVEN = {"corpus": ["corpus.path=some.jsonl"], "model": ["model.path=some/model"]}
+GIVEN = {
+    "corpus": ["corpus.path=some.jsonl"],
+    "model": ["model.path=some/model"],
+    "caa_corrigible": ["corpus.path=corrigible.json"],
+    "happiness": ["corpus.path=feelings"],
+}
 
 
 def settings(root: str, *overrides: str) -> ExperimentSettings:
@@ -40,7 +45,7 @@ def test_every_option_of_every_group_composes(group: str, option: str) -> None:
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_for_every_stage(root: str, experiment: str) -> None:
-    composed = settings(root, f"experiment={experiment}")
+    composed = settings(root, f"experiment={experiment}", *GIVEN.get(experiment, []))
     assert composed.name == experiment
     assert composed.out == f"outputs/{experiment}"
 

@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from easysteer_data.shards import open_run
 from easysteer_data.types import SPLITS
+from easysteer_data.vectors import load_vector
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,6 +53,20 @@ def test_the_demo_reads_truth_as_well_as_scikit_learn(smollm2: Path, tmp_path: P
         )
         auroc = roc_auc_score(labels[test], classifier.decision_function(scaler.transform(rows[test])))
         assert abs(auroc - report["layers"][layer_id]["test_auroc"]) <= 0.02
+    # A vector of the same rows, and text that it steers.
+    stage("fit_vector", tmp_path)
+    vector = load_vector(tmp_path / "vector.safetensors")
+    assert vector.layer_ids == tuple(range(30))
+    printed = stage("steer", tmp_path)
+    trial = json.loads((tmp_path / "steer_report.json").read_text())
+    (curve,) = trial["curves"]
+    assert curve["layers"] == [vector.provenance.best_layer]
+    assert [cell["scale"] for cell in curve["cells"]] == [-4, 0, 2, 4]
+    assert [sample["prompt"] for sample in trial["samples"]] == [
+        "The city of Paris is in",
+        "Water is made of",
+    ]
+    assert all(sample["completions"][0]["text"].strip()[:20] in printed for sample in trial["samples"])
     # Groups never straddle splits, and a second capture finds the finished run.
     cities = {}
     for prompt in run.prompts(["group", "split"]).to_pylist():

@@ -128,12 +128,24 @@ def test_unusable_spans_are_refused(options: dict[str, Any], message: str) -> No
         Span(**options)
 
 
+def test_the_selections_of_a_span_are_each_prompts_own(tokenizer: Any) -> None:
+    prompts = prompts_of(tokenizer, "Oslo is cold.", "It is as cold in Oslo.", "cold cold cold")
+    specs = RowSelection(None, Span(substring=" cold")).specs(prompts, tokenizer)
+    last = [
+        max(i for i, token_id in enumerate(prompt.token_ids) if tokenizer.decode([token_id]) == " cold")
+        for prompt in prompts
+    ]
+    assert [spec.prompt_positions for spec in specs] == [(position,) for position in last]
+    assert (len(specs), specs[-1]) == (3, specs[2])
+    assert specs[:2] == [specs[0], specs[1]]
+
+
 def test_a_selection_joins_span_and_positions(tokenizer: Any) -> None:
     (prompt,) = prompts_of(tokenizer, "Paris is nice.")
     selection = RowSelection.from_settings(
         {"prompt_positions": [-1], "span": {"substring": "Paris"}, "reduce": None, "generation": None}
     )
-    assert selection.specs([prompt], tokenizer) == [SelectSpec(prompt_positions=[-1, 0])]
+    assert list(selection.specs([prompt], tokenizer)) == [SelectSpec(prompt_positions=[-1, 0])]
     assert RowSelection.from_settings({"prompt": None, "span": {"substring": None}}).to_json() is None
     with pytest.raises(SettingsError, match=r"select\.span\.substrin"):
         RowSelection.from_settings({"span": {"substrin": "x"}})

@@ -72,7 +72,7 @@ def verify_run(run_path: Path | str, *, model: str, n: int = 32, seed: int = 0) 
         model=str(header.model.get("name")),
         dtypes={_STREAM: f"model in {model_dtype}, rows stored in {storage_dtype}"},
         bounds={_STREAM: bounds},
-        layers=_layer_results(run.layers(_STREAM), sample, comparison, bounds),
+        layers=_layer_results(run.layer_ids(_STREAM), sample, comparison, bounds),
         n_prompts=len(sample),
         n_rows=len(comparison.cosine),
     )
@@ -120,7 +120,7 @@ def _check_tokens(prompt: _SampledPrompt, token_ids: Sequence[int]) -> None:
 
 
 def _compare(run: Run, sample: Sequence[_SampledPrompt], reference: Reference) -> Comparison:
-    layer_ids = run.layers(_STREAM)
+    layer_ids = run.layer_ids(_STREAM)
     return concatenate(
         [
             compare(

@@ -121,5 +121,5 @@ def test_the_wheel_runs_its_stages_from_an_empty_folder(wheel: Path, tmp_path: P
     assert where.stdout.startswith(str(wheel))
     wrong = run("-c", code, "captur", cwd=tmp_path, path=wheel)
     assert wrong.returncode == 2
-    assert "stages: capture, fit_vector, inspect, train_probe, verify" in wrong.stderr
+    assert "stages: capture, fit_vector, inspect, merge, report, steer, train_probe, verify" in wrong.stderr
     assert list(tmp_path.iterdir()) == []

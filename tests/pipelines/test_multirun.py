@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.capture_run.killing import start
+from tests.runs import labelled_rows, write_run
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -66,3 +72,31 @@ def test_a_job_that_fails_is_told_at_the_end_and_costs_no_other(
     assert len(failed) == 1
     assert "is no folder" in failed[0]
     assert "Traceback" not in log
+
+
+def test_a_sweep_of_probes_ends_with_one_table_as_text_and_csv(tmp_path: Path) -> None:
+    write_run(tmp_path / "capture", labelled_rows((3.0, 0.5), n_rows=200))
+    command = [sys.executable, "-m", "pipelines.train_probe", "-m", "probe=logistic,mass_mean"]
+    done = subprocess.run(
+        [*command, "data.layers=0,[3]", "probe.bootstrap=20", "progress=false", f"out={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "summary.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["probe"], row["best layer"]) for row in rows] == [
+        ("logistic", "0"),
+        ("logistic", "3"),
+        ("mass_mean", "0"),
+        ("mass_mean", "3"),
+    ]
+    assert all(row["error"] == "" for row in rows)
+    folder = tmp_path / "probe=mass_mean,data.layers=[3]"
+    report = json.loads((folder / "report.json").read_text())
+    assert rows[3]["test auroc"] == f"{report['test_auroc']:.3f}"
+    table = done.stdout[done.stdout.rindex("\njob ") :].splitlines()[1:]
+    assert table[0].split("  ")[0] == "job"
+    assert f"written: {tmp_path / 'summary.csv'}" in done.stdout
