@@ -28,15 +28,30 @@ _WITH_ENGINE = (
     "engine",
     "hidden_states",
     "pipelines",
+    "steering",
     "test_demo.py",
     "test_readme.py",
     "test_verify.py",
 )
 
 
+# Files that take minutes begin first, each among its own: two processes then end at about the same time.
+_LONG = (
+    "test_datamodule_ddp.py",
+    "test_capture_killed.py",
+    "test_demo.py",
+    "test_smollm2.py",
+    "test_ray_capture.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(root).parts[0] in _WITH_ENGINE)
+
+    def turn(item: pytest.Item) -> tuple[bool, bool]:
+        return item.path.relative_to(root).parts[0] in _WITH_ENGINE, item.path.name not in _LONG
+
+    items.sort(key=turn)
 
 
 class Engines:

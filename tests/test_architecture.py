@@ -40,7 +40,7 @@ ALLOWED = {
     },
     "jinja2": {"easysteer_data/chat.py", "easysteer_data/report_page/"},
     "pandas": {"easysteer_data/notebook/"},
-    "pydantic": {"easysteer_data/settings.py"},
+    "pydantic": {"easysteer_data/settings/"},
     "pyarrow": {"easysteer_data/corpus/", "easysteer_data/serving/rows.py", "easysteer_data/shards/"},
     "ray": {
         "easysteer_data/capture_run/executors/ray_capture.py",

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     if kind == "mapped":
         datamodule = ActivationDataModule(run, batch_size=4, num_workers=1)
     else:
-        datamodule = StreamingDataModule(Path(run).as_uri(), 2, batch_size=4, num_workers=2, buffer_rows=20)
+        datamodule = StreamingDataModule(Path(run).as_uri(), 2, batch_size=4, num_workers=1, buffer_rows=20)
     both.fit(recorder, datamodule=datamodule)
     (validation,) = both.validate(recorder, datamodule=datamodule, verbose=False)
     (test,) = both.test(recorder, datamodule=datamodule, verbose=False)

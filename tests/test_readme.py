@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from easysteer_data import capture
 from tests.runs import random_rows, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +67,19 @@ def test_a_captured_row_has_the_shape_that_is_printed(engines: Any, tiny_model: 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "torch.Size([1, 128])" in done.stdout
+
+
+def test_a_run_in_a_notebook_is_read_and_probed_without_vllm(demo: Path) -> None:
+    run(block("figures_of("), demo)
+
+
+def test_prompts_are_steered_as_it_is_printed(engines: Any, tiny_model: Path) -> None:
+    llm = engines.get(tiny_model, steering=True)
+    code = block("SteeringSpec(").replace('source="vector.safetensors"', "data={2: torch.ones(128)}")
+    names = {"llm": llm, "prompts": ["Paris", "A fox", "1 2"], "capture": capture, "torch": torch}
+    exec(code.replace("layers=[12]", "layers=[2]"), names)
+    assert len(names["outputs"]) == 3
+    assert len(names["rows"]) == 3
 
 
 def test_every_bash_command_names_files_that_exist() -> None:

@@ -92,10 +92,8 @@ class Channel:
         self._look = look
         self._mailboxes = mailboxes.of_rank
         self._n_seen = [0 for _ in shapes]
-        self._n_held = [0 for _ in shapes]
         self._chunks: list[deque[Chunk]] = [deque() for _ in shapes]
-        # Also taken where a chunk's last user lets go of it: in any thread, and within our own calls.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="easysteer-data-rows", daemon=True)
@@ -149,20 +147,14 @@ class Channel:
     def _chunk(self, rank: int, mailbox: Mailbox, block: Block) -> Chunk:
         memory = mailbox.box(block.box, block.n_bytes)
         hold: _Hold | None = None
-        if self._n_held[rank] < self._max_held:
-            self._n_held[rank] += 1
+        if len(mailbox.held) < self._max_held:
+            mailbox.held.add(block.box)
             hold = _Hold()
-            weakref.finalize(hold, self._release, rank, mailbox, block).atexit = False
+            weakref.finalize(hold, mailbox.release, block).atexit = False
         else:
             memory = memory.clone()
             mailbox.release(block)
         return _chunk_of(self._shapes[rank].views(memory, block.n_rows, has_values=block.has_values), hold)
-
-    def _release(self, rank: int, mailbox: Mailbox, block: Block) -> None:
-        with self._lock:
-            if not self._ended.is_set():  # later, the boxes may be another capture's
-                self._n_held[rank] -= 1
-                mailbox.release(block)
 
 
 class _Hold:

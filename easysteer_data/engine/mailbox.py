@@ -51,6 +51,7 @@ class Mailbox:
         path: its file.
         box_bytes: bytes of a box.
         whole: uint8, all of it.
+        held: the reader's: boxes that are looked into where they lie.
         completed: int64 [1], how many blocks are whole; written by whoever copies last, a GPU too.
 
     Args:
@@ -61,6 +62,7 @@ class Mailbox:
 
     def __init__(self, path: Path, n_bytes: int, *, create: bool = False) -> None:
         self.path = path
+        self.held: set[int] = set()
         self.box_bytes = n_bytes // N_BOXES
         total = _HEADER_BYTES + n_bytes
         with path.open("x+b" if create else "r+b") as file:
@@ -89,7 +91,13 @@ class Mailbox:
         return bool(self._words[_FAILED])
 
     def box(self, number: int, n_bytes: int) -> torch.Tensor:
-        """The first bytes of a box, uint8 [n_bytes]."""
+        """The first bytes of a box, uint8 [n_bytes].
+
+        Raises:
+            EngineError: they are more than it has.
+        """
+        if n_bytes > self.box_bytes:
+            raise EngineError(f"{n_bytes:,} bytes of rows do not fit a box of {self.box_bytes:,}")
         start = _HEADER_BYTES + number * self.box_bytes
         return self.whole[start : start + n_bytes]
 
@@ -98,8 +106,11 @@ class Mailbox:
         self._words[_CLOSED] = 1
 
     def reset(self) -> None:
-        """Begin again with empty boxes; neither end may be at work."""
-        self._words[:] = 0
+        """Begin again; neither end may be at work. Boxes that are still held stay in use."""
+        self._words[:_USED] = 0
+        for box in range(N_BOXES):
+            if box not in self.held:
+                self._used[box] = 0
 
     def take_box(self) -> int:
         """The writer's: find a free box, waiting for one.
@@ -133,8 +144,9 @@ class Mailbox:
         return found
 
     def release(self, block: Block) -> None:
-        """The reader's: give a block's box back, in any order."""
+        """The reader's: give a block's box back, in any order and also after its capture."""
         self._used[block.box] = 0
+        self.held.discard(block.box)
 
     def wait(self, n_blocks: int, look: Callable[[], None], check_s: float = 5.0) -> None:
         """The reader's: wait until so many blocks are whole, or the writer has failed.

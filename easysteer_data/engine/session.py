@@ -43,6 +43,7 @@ class TappedEngine:
 
     def __init__(self, llm: Any, stream: Stream = "hidden_states") -> None:
         self.llm = llm
+        check_adapters(llm)
         self.facts = self._ask_facts(stream)
         check_workers(self.facts)
 
@@ -111,6 +112,20 @@ class TappedEngine:
             }
             for layer_id, layout in self.facts[0].streams[stream]["layouts"].items()
         }
+
+
+def check_adapters(llm: Any) -> None:
+    """Refuse an engine that puts a LoRA adapter on requests by itself: their rows would not be the model's.
+
+    Raises:
+        UnsupportedEngineError: names the argument to leave out.
+    """
+    lora = getattr(llm.llm_engine.vllm_config, "lora_config", None)
+    if getattr(lora, "default_mm_loras", None):
+        raise UnsupportedEngineError(
+            "this engine puts LoRA adapters on multimodal prompts by itself; open it without "
+            "default_mm_loras, or merge the adapter first"
+        )
 
 
 def check_workers(facts: Sequence[WorkerFacts]) -> None:

@@ -10,6 +10,21 @@ from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from easysteer_data.errors import SettingsError
 from easysteer_data.settings import LoggerSettings
 
+
+class _TensorBoard(TensorBoardLogger):
+    """Stays open after training, for the figures of the fitted probe.
+
+    A closed one begins another file at the next figure, which is named by the second: it replaces the first
+    if that was begun in the same one.
+    """
+
+    def finalize(self, status: str) -> None:
+        """Write what there is."""
+        self.experiment.flush()
+        if status == "success":
+            self.save()
+
+
 # Either will do.
 _PACKAGES = {
     "tensorboard": ("tensorboard", "tensorboardX"),
@@ -41,7 +56,7 @@ def make_logger(settings: LoggerSettings, out: Path, name: str, in_epochs: bool)
             f" 'easysteer-data[{kind}]', or use logger=none"
         )
     if kind == "tensorboard":
-        return TensorBoardLogger(str(out), name="tensorboard", default_hp_metric=False)
+        return _TensorBoard(str(out), name="tensorboard", default_hp_metric=False)
     if kind == "wandb":
         return WandbLogger(name=name, save_dir=out, project=settings.project, offline=settings.offline)
     uri = settings.uri or f"file:{(out / 'mlflow').resolve()}"

@@ -133,8 +133,9 @@ class LayerErrors(Metric):
 
     def update(self, errors: torch.Tensor, n_examples: int) -> None:
         """Add the mean errors [layers] of a batch."""
-        self.sums += errors.detach().double() * n_examples
-        self.n_examples += n_examples
+        # Never in place: processes that are spawned share the memory of the first state.
+        self.sums = self.sums + errors.detach().double() * n_examples
+        self.n_examples = self.n_examples + n_examples
 
     def compute(self) -> torch.Tensor:
         """Mean error of every layer, float64 [layers]."""

@@ -30,7 +30,7 @@ def test_every_corpus_config_has_exactly_the_keys_of_the_settings_and_their_defa
     values = composed(name)
     assert values.keys() == {field.name for field in fields(CorpusSettings)}
     values |= {"path": "prompts.txt", "splits": SplitSettings(**values["splits"])}
-    own = {"format", "fields"} | {key for key in values if key.endswith("_column")}
+    own = {"format", "fields", "files"} | {key for key in values if key.endswith("_column")}
     settings, defaults = CorpusSettings(**values), CorpusSettings(path="prompts.txt")
     for field in fields(CorpusSettings):
         if field.name not in own:

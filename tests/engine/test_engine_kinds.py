@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from easysteer_data.hidden_states import capture
+from easysteer_data import SteeringSpec, VectorSpec, capture, generate
+from easysteer_data.errors import UnsupportedEngineError
 from tests import oracle
 
 PROMPTS = ["The city of Paris is in France.", "A quick brown fox jumps", "Numbers 0 1 2 3 4 5 6 7 8 9"]
@@ -25,7 +26,6 @@ def eager_rows(engines: Any, tiny_model: Path) -> dict[int, torch.Tensor]:
     "options",
     [
         pytest.param({"enforce_eager": False}, id="compiled in process"),
-        pytest.param({"in_process": False}, id="eager in a child process"),
         pytest.param({"enforce_eager": False, "in_process": False}, id="compiled in a child process"),
     ],
 )
@@ -39,11 +39,22 @@ def test_engines_of_every_kind_agree(
 
 
 @pytest.mark.slow
-def test_a_closed_engine_leaves_nothing_in_shared_memory(engines: Any, tiny_model: Path) -> None:
+def test_an_eager_engine_in_a_child_process_agrees_and_leaves_nothing_in_shared_memory(
+    engines: Any, tiny_model: Path, eager_rows: dict[int, torch.Tensor]
+) -> None:
     shared = Path("/dev/shm")
     engines.close()
     before = set(shared.glob("easysteer-data-*"))
     llm = engines.get(tiny_model, in_process=False)
-    capture(llm, PROMPTS)
+    result = capture(llm, PROMPTS, max_tokens=5, ignore_eos=True)
+    for layer_id, expected in eager_rows.items():
+        assert oracle.relative_difference(result.rows(layer_id), expected) < 1e-5
+    # It was not opened for steering, and nothing can be added to it from here.
+    steering = SteeringSpec(vectors=[VectorSpec(data={1: torch.ones(128)})])
+    with pytest.raises(
+        UnsupportedEngineError, match=r"open_llm\(model, steering=True, \.\.\.\).*worker_cls="
+    ):
+        generate(llm, PROMPTS, steering=steering)
+    assert len(generate(llm, PROMPTS)) == len(PROMPTS)
     engines.close()
     assert set(shared.glob("easysteer-data-*")) == before

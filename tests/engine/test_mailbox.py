@@ -105,7 +105,7 @@ def step(first: int, n: int) -> StepRows:
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("block_rows", [1, 4, 10])
 def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: int, in_place: bool) -> None:
-    mailboxes = Mailboxes(1, 512 * N_BOXES)
+    mailboxes = Mailboxes(1, 1024 * N_BOXES)
     outlet = Outlet(Lane())
     outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows)
     chunks = []
@@ -144,6 +144,24 @@ def test_a_worker_in_another_process_is_read_without_any_message(tmp_path: Path)
             mailbox.release(block)
     assert worker.wait() == 0
     assert seen == [(i, {i % 256}) for i in range(500)]
+
+
+def test_rows_that_are_still_looked_at_survive_the_next_capture() -> None:
+    mailboxes = Mailboxes(1, 1024 * N_BOXES)
+    (mailbox,) = mailboxes.of_rank
+    kept = []
+    for capture in range(3 * N_BOXES):
+        mailbox.reset()
+        outlet = Outlet(Lane())
+        outlet.open(mailbox.path, mailboxes.n_bytes, SHAPE, 10)
+        with Channel(mailboxes, [SHAPE], look=lambda: None, in_place=True) as channel:
+            outlet.put(step(capture, 1))
+            kept += channel.take()
+    rows = torch.cat([chunk.values["router_logits"] for chunk in kept], dim=1)
+    assert rows[0, :, 0].tolist() == list(range(3 * N_BOXES))
+    del kept[:], rows
+    assert not mailbox.held
+    mailboxes.remove()
 
 
 def test_an_engine_that_died_ends_the_wait_for_its_rows(tmp_path: Path) -> None:

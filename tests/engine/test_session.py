@@ -6,12 +6,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from easysteer_data.engine.channel import join_ranks
-from easysteer_data.engine.session import check_workers
+from easysteer_data.engine.session import check_adapters, check_workers
 from easysteer_data.engine.wire import Chunk, RequestTag, StartOrder, Sums, WorkerFacts
 from easysteer_data.errors import EngineError, UnsupportedEngineError
 
@@ -50,6 +51,17 @@ def test_other_shapes_raise_the_seeds_error(n_workers: int, n_tensor: int, n_pip
 def test_speculative_engines_are_refused_with_the_reason() -> None:
     with pytest.raises(UnsupportedEngineError, match="rejected draft tokens"):
         check_workers([replace(ONE, speculative=True)])
+
+
+@pytest.mark.parametrize("adapters", [None, {"image": "folder"}])
+def test_engines_that_choose_adapters_themselves_are_refused(adapters: dict[str, str] | None) -> None:
+    lora = None if adapters is None else SimpleNamespace(default_mm_loras=adapters)
+    llm = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=SimpleNamespace(lora_config=lora)))
+    if adapters is None:
+        check_adapters(llm)
+    else:
+        with pytest.raises(UnsupportedEngineError, match="without default_mm_loras"):
+            check_adapters(llm)
 
 
 def chunk(rank: int) -> Chunk:

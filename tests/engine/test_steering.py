@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from easysteer_data import ApplySpec, SteeringSpec, VectorSpec, capture, close_llm, generate
-from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
+from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.model_facts import read_model_facts
 from easysteer_data.vectors import SteeringVector, VectorProvenance, model_fingerprint
 from tests import oracle
@@ -331,13 +331,3 @@ def test_an_engine_opened_for_steering_equals_hugging_face(
         result = capture(llm, prompts, steering=specs, **SAMPLING)
         for i, change in enumerate([adding(v), unchanged, erasing(u)]):
             assert_is_hugging_face(result, i, tiny_model, change)
-
-
-@pytest.mark.slow
-def test_an_engine_out_of_reach_is_told_what_to_open_it_with(engines: Any, tiny_model: Path) -> None:
-    llm = engines.get(tiny_model, in_process=False)
-    with pytest.raises(
-        UnsupportedEngineError, match=r"open_llm\(model, steering=True, \.\.\.\).*worker_cls="
-    ):
-        generate(llm, random_prompts([4]), steering=one(vector(1)))
-    assert len(generate(llm, random_prompts([4]))) == 1

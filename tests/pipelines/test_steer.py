@@ -125,6 +125,10 @@ def test_every_score_of_every_cell_is_that_of_hugging_face(
         for cell in curve.cells:
             expected = expected_scores(tiny_model, change_of(steer, curve.layers, cell.scale))
             found = {name: figure.value for name, figure in cell.figures.items()}
+            if steer.algorithm == "erase" and cell.scale == 1:
+                # Nothing is left of the direction that is read: rounding alone orders the prompts.
+                assert found.pop("separation") is not None
+                assert expected.pop("separation") is not None
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), (curve.layers, cell.scale)
     changed = [one.text for one in report.samples[0].completions]
     assert len(set(changed)) > 1

@@ -38,6 +38,9 @@ def main(url: str, endpoint: str, folder: Path, n_kills: int) -> None:
     chance = random.Random(0)
     n_hit, left = 0, n_kills
     result = folder / "written.json"
+    begun = time.perf_counter()
+    write_remotely(f"{url}-timed", endpoint, folder / "spool")
+    whole_s = time.perf_counter() - begun  # kills fall within what a whole run takes
     while True:
         pid = os.fork()
         if pid == 0:
@@ -45,7 +48,7 @@ def main(url: str, endpoint: str, folder: Path, n_kills: int) -> None:
             os._exit(0)
         if left:
             left -= 1
-            time.sleep(chance.uniform(0, 2.0))
+            time.sleep(chance.uniform(0, whole_s))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         ended = os.waitstatus_to_exitcode(status)

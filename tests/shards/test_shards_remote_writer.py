@@ -129,7 +129,7 @@ def test_a_writer_killed_at_random_moments_is_continued_to_the_same_objects(
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["n_hit"] >= 4
+    assert json.loads(done.stdout)["n_hit"] >= 2
     write_run(tmp_path / "whole", MADE)
     same_as_folder(contents(store_at(proxy, "killed")), tmp_path / "whole")
 
