@@ -60,7 +60,8 @@ def test_a_captured_row_has_the_shape_that_is_printed(engines: Any, tiny_model: 
         block("open_llm(")
         .replace("path/to/model", str(tiny_model))
         .replace(
-            "max_model_len=2048, kv_cache_memory_bytes=2**30", "max_model_len=64, kv_cache_memory_bytes=2**28"
+            "max_model_len=2048, kv_cache_memory_bytes=2**30",
+            "max_model_len=64, kv_cache_memory_bytes=2**28, enforce_eager=True",
         )
     )
     code = code.replace("[8, 12]", "[0, 2]").replace("rows(12)", "rows(2)")

@@ -21,6 +21,7 @@ from easysteer_data.probes.data import ProbeData
 from easysteer_data.probes.kinds import make_probe, probe_class
 from easysteer_data.probes.kinds.logistic import Solver
 from easysteer_data.probes.layer_result import Figures, LayerResult, best_of, validation_score
+from easysteer_data.probes.loggers import close_logger
 from easysteer_data.probes.measure import Measurement, scores_of
 from easysteer_data.probes.result import PositionResult, ProbeReport, Provenance
 from easysteer_data.probes.transfer import TransferSide, other_data, transfer_matrix
@@ -241,4 +242,4 @@ def _log(report: ProbeReport, logger: Logger) -> None:
             if figure.value is not None
         }
     )
-    logger.finalize("success")
+    close_logger(logger)

@@ -63,5 +63,12 @@ def make_logger(settings: LoggerSettings, out: Path, name: str, in_epochs: bool)
     return MLFlowLogger(experiment_name=settings.project, run_name=name, tracking_uri=uri)
 
 
+def close_logger(logger: Logger) -> None:
+    """Write what a logger still holds; nothing may be logged after it."""
+    logger.finalize("success")
+    if isinstance(logger, _TensorBoard):
+        logger.experiment.close()
+
+
 def _is_installed(kind: str) -> bool:
     return any(find_spec(package) for package in _PACKAGES[kind])
