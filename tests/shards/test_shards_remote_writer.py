@@ -84,7 +84,7 @@ def test_a_run_written_through_failures_drops_and_flipped_bits_is_the_run(
 
     mishaps.before = look
     write_remotely(store, made, tmp_path / "spool", max_bytes=1)
-    assert min(mishaps.seen[kind] for kind in ("failed", "dropped", "flipped", "refused")) >= 2
+    assert min(mishaps.seen[kind] for kind in ("failed", "dropped", "flipped", "refused")) >= 1
     # The spool held one shard on its way and one being written at most.
     sizes = sorted(
         sum(f.n_bytes for f in shard.files if f.name.endswith(".tar")) for shard in found_shards(store)
