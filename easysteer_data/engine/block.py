@@ -64,8 +64,8 @@ class BlockShape:
         for label in _LABELS:
             yield label, torch.int32, (n_rows,)
         for stream, one in self.streams.items():
-            yield f"peaks.{stream}", torch.float32, (n_rows, one.n_layers)
-            yield f"values.{stream}", one.dtype, (n_rows if has_values else 0, one.n_layers, one.width)
+            yield f"peaks.{stream}", torch.float32, (one.n_layers, n_rows)
+            yield f"values.{stream}", one.dtype, (one.n_layers, n_rows if has_values else 0, one.width)
 
     def max_rows(self, n_bytes: int) -> int:
         """Most rows of a block that fits so many bytes, values included; 0 if not even one does."""

@@ -119,6 +119,10 @@ class Channel:
         """Return the rows of all steps that the workers have run, since the last call."""
         for mailbox in self._mailboxes:
             mailbox.wait(mailbox.n_published, self._look)
+        return self.whole()
+
+    def whole(self) -> list[Chunk]:
+        """Return the rows that are there already, since the last call."""
         self._drain()
         if self._error is not None:
             raise self._error
@@ -145,28 +149,19 @@ class Channel:
         return found
 
     def _chunk(self, rank: int, mailbox: Mailbox, block: Block) -> Chunk:
-        memory = mailbox.box(block.box, block.n_bytes)
-        hold: _Hold | None = None
         if len(mailbox.held) < self._max_held:
-            mailbox.held.add(block.box)
-            hold = _Hold()
-            weakref.finalize(hold, mailbox.release, block).atexit = False
+            memory = mailbox.hold(block)
         else:
-            memory = memory.clone()
+            memory = mailbox.box(block.box, block.n_bytes).clone()
             mailbox.release(block)
-        return _chunk_of(self._shapes[rank].views(memory, block.n_rows, has_values=block.has_values), hold)
+        return _chunk_of(self._shapes[rank].views(memory, block.n_rows, has_values=block.has_values))
 
 
-class _Hold:
-    """Lives as long as a chunk that looks into a box."""
-
-
-def _chunk_of(views: Mapping[str, torch.Tensor], hold: _Hold | None) -> Chunk:
+def _chunk_of(views: Mapping[str, torch.Tensor]) -> Chunk:
     def of(prefix: str) -> dict[Stream, torch.Tensor]:
-        # Blocks are [n, n_layers, ...], so that one copy takes all layers; chunks have layers first.
-        return {s: views[f"{prefix}.{s}"].transpose(0, 1) for s in STREAMS if f"{prefix}.{s}" in views}
+        return {s: views[f"{prefix}.{s}"] for s in STREAMS if f"{prefix}.{s}" in views}
 
-    return Chunk(views["prompt"], views["position"], views["token_id"], of("values"), of("peaks"), hold)
+    return Chunk(views["prompt"], views["position"], views["token_id"], of("values"), of("peaks"))
 
 
 def join_ranks(chunks: Sequence[Chunk]) -> Chunk:

@@ -1,4 +1,7 @@
-"""Copies rows by index from one place to another: by runs where they are long, else row by row."""
+"""Copies rows by index from one place to another: by runs where they are long, else row by row.
+
+By numpy, which copies long runs as the C library does and lets other threads run meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,30 @@ def copy_rows(part: torch.Tensor, sources: np.ndarray, out: torch.Tensor, places
         out: [n_layers, n_out, ...] of its dtype.
         places: int64 [m], rows of it.
     """
+    if not len(sources):
+        return
+    source, target = _as_integers(part), _as_integers(out)
     breaks = np.flatnonzero((np.diff(sources) != 1) | (np.diff(places) != 1)) + 1
     if len(breaks) > len(sources) // _MEAN_RUN:
-        for source_rows, rows in zip(_as_integers(part), _as_integers(out), strict=True):
-            rows[places] = source_rows[sources]
+        chosen = _as_slice(sources)
+        for from_rows, to_rows in zip(source, target, strict=True):
+            to_rows[places] = from_rows[chosen]
         return
-    for start, stop in pairwise([0, *breaks.tolist(), len(sources)]):
-        if stop > start:
-            source, place, n = int(sources[start]), int(places[start]), stop - start
-            out[:, place : place + n] = part[:, source : source + n]
+    bounds = [0, *breaks.tolist(), len(sources)]
+    runs = [(int(sources[i]), int(places[i]), stop - i) for i, stop in pairwise(bounds)]
+    for from_rows, to_rows in zip(source, target, strict=True):
+        for first, place, n in runs:
+            to_rows[place : place + n] = from_rows[first : first + n]
+
+
+def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
+    """A range of rows as a slice, which is a view; others as they are."""
+    first = int(rows[0])
+    return (
+        slice(first, first + len(rows)) if np.array_equal(rows, np.arange(first, first + len(rows))) else rows
+    )
 
 
 def _as_integers(tensor: torch.Tensor) -> np.ndarray:
-    """The same memory for numpy, which has no bfloat16 and copies rows by index several times as fast."""
+    """The same memory for numpy, which has no bfloat16."""
     return tensor.view(_INTEGERS[tensor.dtype.itemsize]).numpy()

@@ -1,19 +1,53 @@
-"""Large host tensors in huge pages: memory that is new costs several times less to touch."""
+"""Large host tensors in huge pages, used again once nobody holds them: new memory costs time to touch."""
 
 from __future__ import annotations
 
 import mmap
+import threading
+import weakref
+from collections import deque
 
+import numpy as np
 import torch
 
 _LARGE = 64 * 2**20
+_STEP = 16 * 2**20  # sizes are rounded up to it, so that parts of nearly one size share memory
+_SPARE = 1.5  # how much larger than asked for a block of memory may be
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised CPU tensor."""
-    n_bytes = torch.Size(shape).numel() * dtype.itemsize
-    if n_bytes < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+class HostMemory:
+    """Gives out CPU tensors; the memory of large ones comes back when their last view is gone.
+
+    What is not in use goes with this object.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+        # Memory comes back wherever its last view goes, also in a garbage collection while the lock is held.
+        self._returned: deque[mmap.mmap] = deque()
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised CPU tensor."""
+        n_bytes = torch.Size(shape).numel() * dtype.itemsize
+        if n_bytes < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(shape, dtype=dtype)
+        memory = self._take(n_bytes)
+        # The tensor and its views hold this array, and it the memory.
+        array = np.frombuffer(memory, np.uint8, n_bytes)
+        weakref.finalize(array, self._returned.append, memory).atexit = False
+        return torch.from_numpy(array).view(dtype).view(shape)
+
+    def _take(self, n_bytes: int) -> mmap.mmap:
+        with self._lock:
+            while self._returned:
+                self._free.append(self._returned.popleft())
+            fitting = [m for m in self._free if n_bytes <= len(m) <= _SPARE * n_bytes]
+            if fitting:
+                memory = min(fitting, key=len)
+                self._free.remove(memory)
+                return memory
+        size = -(-n_bytes // _STEP) * _STEP
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        return memory

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +69,11 @@ class Mailbox:
         with path.open("x+b" if create else "r+b") as file:
             if create:
                 file.truncate(total)
-            memory = mmap.mmap(file.fileno(), total)
-        self._words = np.frombuffer(memory, np.int64, _HEADER_BYTES // 8)
+            self._memory = mmap.mmap(file.fileno(), total)
+        self._words = np.frombuffer(self._memory, np.int64, _HEADER_BYTES // 8)
         self._table = self._words[_TABLE:_USED].reshape(N_BOXES, _ENTRY)
         self._used = self._words[_USED : _USED + N_BOXES]
-        self.whole = torch.frombuffer(memory, dtype=torch.uint8)
+        self.whole = torch.frombuffer(self._memory, dtype=torch.uint8)
         self.completed = self.whole[:_HEADER_BYTES].view(torch.int64)[_COMPLETED : _COMPLETED + 1]
 
     @property
@@ -112,18 +113,30 @@ class Mailbox:
             if box not in self.held:
                 self._used[box] = 0
 
+    def take_boxes(self, n: int) -> list[int] | None:
+        """The writer's: take so many free boxes if there are, else none."""
+        free = np.flatnonzero(self._used == 0)[:n]
+        if len(free) < n:
+            return None
+        self._used[free] = 1
+        boxes: list[int] = free.tolist()
+        return boxes
+
     def take_box(self) -> int:
         """The writer's: find a free box, waiting for one.
 
         Raises:
             EngineError: the reader has gone.
         """
-        while not (free := np.flatnonzero(self._used == 0)).size:
+        while (boxes := self.take_boxes(1)) is None:
             if self._words[_CLOSED]:
                 raise EngineError("the driver has gone")
             time.sleep(_POLL_S)
-        self._used[free[0]] = 1
-        return int(free[0])
+        return boxes[0]
+
+    def return_box(self, box: int) -> None:
+        """The writer's: give back a box in which nothing was published."""
+        self._used[box] = 0
 
     def publish(self, box: int, n_bytes: int, n_rows: int, *, has_values: bool) -> None:
         """The writer's: announce a block; `completed` must follow when its bytes are there."""
@@ -142,6 +155,15 @@ class Mailbox:
             box, n_bytes, n_rows, has_values = self._table[number % N_BOXES].tolist()
             found.append(Block(number, box, n_bytes, n_rows, bool(has_values)))
         return found
+
+    def hold(self, block: Block) -> torch.Tensor:
+        """The reader's: a block's bytes where they lie; its box comes back when their last view is gone."""
+        self.held.add(block.box)
+        start = _HEADER_BYTES + block.box * self.box_bytes
+        # The tensor and its views hold this array, whatever becomes of the mailbox.
+        array = np.frombuffer(self._memory, np.uint8, block.n_bytes, start)
+        weakref.finalize(array, self.release, block).atexit = False
+        return torch.from_numpy(array)
 
     def release(self, block: Block) -> None:
         """The reader's: give a block's box back, in any order and also after its capture."""

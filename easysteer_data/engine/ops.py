@@ -5,7 +5,13 @@ It is an op of torch's library, so that torch.compile traces it and CUDA graphs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+
+# Address of a buffer of rows -> called with a layer's place among the switches when its tap wrote there; not
+# where a CUDA graph replays it.
+tapped: dict[int, Callable[[int], None]] = {}
 
 _LIBRARY = torch.library.Library("easysteer_data", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
@@ -22,7 +28,7 @@ def _tap_cpu(
     rows: torch.Tensor,
     peaks: torch.Tensor,
 ) -> None:
-    place, n_places = switch.tolist()
+    place = int(switch)
     if place < 0:
         return
     slots = slot_map[: hidden.shape[0]]
@@ -33,12 +39,9 @@ def _tap_cpu(
     if residual is not None:
         values = values + residual.index_select(0, tokens)
     wanted = slots.index_select(0, tokens).long()
-    width = hidden.shape[1]
-    capacity = rows.shape[0] // (n_places * width)
-    places = rows[: capacity * n_places * width].view(capacity, n_places, width)[:, place]
-    places.index_copy_(0, wanted, values.to(rows.dtype))
-    peak_places = peaks[: capacity * n_places].view(capacity, n_places)[:, place]
-    peak_places.index_copy_(0, wanted, values.abs().amax(-1).float())
+    rows[place].index_copy_(0, wanted, values.to(rows.dtype))
+    peaks[place].index_copy_(0, wanted, values.abs().amax(-1).float())
+    _tell(switch, rows)
 
 
 def _tap_meta(*_: object) -> None:
@@ -56,6 +59,13 @@ def _tap_cuda(
     from easysteer_data.engine.tap_kernel import launch_tap  # needs Triton: only where there is a GPU
 
     launch_tap(hidden, residual, slot_map, switch, rows, peaks)
+    _tell(switch, rows)
+
+
+def _tell(switch: torch.Tensor, rows: torch.Tensor) -> None:
+    listener = tapped.get(rows.data_ptr())
+    if listener is not None:
+        listener(int(switch.storage_offset()))
 
 
 for _implementation, _device in ((_tap_cpu, "CPU"), (_tap_cuda, "CUDA"), (_tap_meta, "Meta")):
@@ -70,17 +80,14 @@ def tap(
     rows: torch.Tensor,
     peaks: torch.Tensor,
 ) -> None:
-    """Copy `hidden[t] + residual[t]` into row (slot_map[t], place) for every token t with a slot.
-
-    The buffers are flat and their shape lies in `switch`, so that the rows of the layers that a capture asks
-    for stand side by side, whichever these are: one copy takes them all.
+    """Copy `hidden[t] + residual[t]` into rows[place, slot_map[t]] for every token t with a slot.
 
     Args:
         hidden: [n_tokens, width], the layer's output, padding included.
         residual: [n_tokens, width] or None where the layer returns one tensor.
         slot_map: int32 [max_tokens], the row's slot, -1 = not wanted.
-        switch: int32 [2], this layer's place among the wanted ones, -1 = not wanted; and their number.
-        rows: flat [slots, n_places, width], written in place.
-        peaks: float32, flat [slots, n_places], the row's largest absolute value; NaN where it holds a NaN.
+        switch: int32 [1], this layer's place among the wanted ones, -1 = not wanted.
+        rows: [n_places, n_slots, width], written in place.
+        peaks: float32 [n_places, n_slots], the row's largest absolute value; NaN where it holds a NaN.
     """
     torch.ops.easysteer_data.tap(hidden, residual, slot_map, switch, rows, peaks)

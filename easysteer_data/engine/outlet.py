@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import torch
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.mailbox import Mailbox
+from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
 
@@ -23,8 +24,8 @@ class StepRows:
         prompt: int32 [n], index of the prompt.
         position: int32 [n], absolute position of the row's token.
         token_id: int32 [n] on the device, the token that the model read there.
-        peaks: stream -> float32 [n, n_layers] on the device, largest absolute value of the row.
-        values: stream -> [n, n_layers, width] on the device.
+        peaks: stream -> float32 [n_layers, n] on the device, largest absolute value of the row.
+        values: stream -> [n_layers, n, width] on the device.
     """
 
     prompt: np.ndarray
@@ -43,9 +44,28 @@ class StepRows:
             self.prompt[rows],
             self.position[rows],
             self.token_id[chosen],
-            {stream: peaks[chosen] for stream, peaks in self.peaks.items()},
-            {stream: values[chosen] for stream, values in self.values.items()},
+            {stream: peaks[:, chosen] for stream, peaks in self.peaks.items()},
+            {stream: values[:, chosen] for stream, values in self.values.items()},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBlock:
+    """A block that has a box and is not published yet.
+
+    Attributes:
+        rows: which of the step's rows it takes.
+        box: the box.
+        n_bytes: its length.
+        has_values: whether the rows' values go there, beside their labels and peaks.
+        views: the tensors in the box, see `BlockShape.parts`.
+    """
+
+    rows: slice
+    box: int
+    n_bytes: int
+    has_values: bool
+    views: Mapping[str, torch.Tensor]
 
 
 class Outlet:
@@ -56,8 +76,16 @@ class Outlet:
         self._mailbox: Mailbox | None = None
         self._shape = BlockShape({})
         self._block_rows = 1
+        self._block_prompts: int | None = None
 
-    def open(self, path: Path, n_bytes: int, shape: BlockShape, block_rows: int) -> None:
+    def open(
+        self,
+        path: Path,
+        n_bytes: int,
+        shape: BlockShape,
+        block_rows: int,
+        block_prompts: int | None = None,
+    ) -> None:
         """Begin to write into a driver's mailbox.
 
         Args:
@@ -65,6 +93,7 @@ class Outlet:
             n_bytes: its size.
             shape: the streams of a block.
             block_rows: rows in one block at most.
+            block_prompts: see StartOrder.
         """
         if self._mailbox is None or self._mailbox.path != path:
             if self._mailbox is not None:
@@ -73,30 +102,87 @@ class Outlet:
             self._lane.register(self._mailbox)
         self._shape = shape
         self._block_rows = block_rows
+        self._block_prompts = block_prompts
+
+    def reserve(self, prompts: np.ndarray) -> tuple[OpenBlock, ...] | None:
+        """Blocks for rows of these prompts [n], so that values can be copied as they come.
+
+        None where there are not enough boxes just now: then `put` waits for them one by one.
+        """
+        parts = list(self._parts(prompts))
+        boxes = self._opened.take_boxes(len(parts))
+        if boxes is None:
+            return None
+        return tuple(self._open(rows, box, has_values=True) for rows, box in zip(parts, boxes, strict=True))
+
+    def cancel(self, blocks: Sequence[OpenBlock]) -> None:
+        """Give reserved boxes back, with nothing in them."""
+        for block in blocks:
+            self._opened.return_box(block.box)
+
+    def put_layer(
+        self, blocks: Sequence[OpenBlock], stream: Stream, place: int, values: torch.Tensor
+    ) -> None:
+        """Copy one layer's rows [n, width] of a step into its blocks."""
+        for block in blocks:
+            self._lane.copy(block.views[f"values.{stream}"][place], values[block.rows])
+
+    def publish(self, blocks: Sequence[OpenBlock], rows: StepRows, streams: Sequence[Stream]) -> None:
+        """Copy the rest into reserved blocks and announce them.
+
+        Args:
+            blocks: of the step.
+            rows: the step's rows.
+            streams: those whose values are not copied yet.
+        """
+        for block in blocks:
+            self._publish(block, rows.at(block.rows), streams)
 
     def put(self, rows: StepRows, *, has_values: bool = True) -> None:
         """Copy rows into boxes; waits for free ones, not for the device."""
-        for start in range(0, len(rows), self._block_rows):
-            self._put_block(rows.at(slice(start, start + self._block_rows)), has_values)
+        for part in self._parts(rows.prompt):
+            block = self._open(part, self._opened.take_box(), has_values=has_values)
+            self._publish(block, rows.at(part), tuple(self._shape.streams) if has_values else ())
 
     def fail(self) -> None:
         """Tell the driver to ask for an error."""
         if self._mailbox is not None:
             self._mailbox.fail()
 
-    def _put_block(self, rows: StepRows, has_values: bool) -> None:
-        mailbox = self._mailbox
-        if mailbox is None:
-            return
-        n_bytes = self._shape.n_bytes(len(rows), has_values=has_values)
-        box = mailbox.take_box()
-        views = self._shape.views(mailbox.box(box, n_bytes), len(rows), has_values=has_values)
+    def _parts(self, prompts: np.ndarray) -> Iterator[slice]:
+        """The rows of each block: as many as fit, or, before that, up to the last prompt of a group."""
+        start = 0
+        while start < len(prompts):
+            stop = min(start + self._block_rows, len(prompts))
+            if stop < len(prompts) and self._block_prompts is not None:
+                group = prompts[start : stop + 1] // self._block_prompts
+                ends = np.flatnonzero(np.diff(group))
+                stop = start + int(ends[-1]) + 1 if len(ends) else stop
+            yield slice(start, stop)
+            start = stop
+
+    @property
+    def _opened(self) -> Mailbox:
+        if self._mailbox is None:
+            raise EngineError("no mailbox is open")
+        return self._mailbox
+
+    def _open(self, rows: slice, box: int, *, has_values: bool) -> OpenBlock:
+        n_rows = rows.stop - rows.start
+        n_bytes = self._shape.n_bytes(n_rows, has_values=has_values)
+        # vLLM prepares a step in inference mode; what is made there can't be written to outside it.
+        with torch.inference_mode(mode=False):
+            views = self._shape.views(self._opened.box(box, n_bytes), n_rows, has_values=has_values)
+        return OpenBlock(rows, box, n_bytes, has_values, views)
+
+    def _publish(self, block: OpenBlock, rows: StepRows, streams: Sequence[Stream]) -> None:
+        mailbox, views = self._opened, block.views
         views["prompt"].copy_(torch.from_numpy(rows.prompt))
         views["position"].copy_(torch.from_numpy(rows.position))
         self._lane.copy(views["token_id"], rows.token_id)
         for stream in self._shape.streams:
             self._lane.copy(views[f"peaks.{stream}"], rows.peaks[stream])
-            if has_values:
-                self._lane.copy(views[f"values.{stream}"], rows.values[stream])
-        mailbox.publish(box, n_bytes, len(rows), has_values=has_values)
+        for stream in streams:
+            self._lane.copy(views[f"values.{stream}"], rows.values[stream])
+        mailbox.publish(block.box, block.n_bytes, len(rows), has_values=block.has_values)
         self._lane.complete(mailbox, mailbox.n_published)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from easysteer_data.engine.copy_rows import copy_rows
-from easysteer_data.engine.host_memory import empty
+from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.wire import DTYPES, Chunk, StreamShape, Sums
 from easysteer_data.errors import ProofError, SettingsError
 from easysteer_data.select import SelectSpec
@@ -230,10 +230,14 @@ def _choose(chunks: Sequence[Chunk], index: RowIndex, names: Mapping[int, str]) 
 def _gathered(
     parts: Sequence[torch.Tensor], chosen: np.ndarray, size: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rows `chosen` of the joined parts, [n_layers, n, ...]; a single part in order is not copied."""
-    if len(parts) == 1 and parts[0].shape == size and np.array_equal(chosen, np.arange(size[1])):
+    """Rows `chosen` of the joined parts, [n_layers, n, ...]; a single part in order is not copied.
+
+    Each layer's rows are contiguous.
+    """
+    in_order = len(parts) == 1 and parts[0].shape == size and np.array_equal(chosen, np.arange(size[1]))
+    if in_order and all(layer.is_contiguous() for layer in parts[0]):
         return parts[0]
-    out = empty(size, dtype)
+    out = HostMemory().empty(size, dtype)
     stops = np.cumsum([part.shape[1] for part in parts])
     owner = np.searchsorted(stops, chosen, side="right")
     for number in np.unique(owner):

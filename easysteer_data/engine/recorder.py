@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.geometry import StepGeometry
 from easysteer_data.engine.lane import Lane
-from easysteer_data.engine.outlet import Outlet, StepRows
+from easysteer_data.engine.outlet import OpenBlock, Outlet, StepRows
 from easysteer_data.engine.requests import RunningRequests, WantedRows
 from easysteer_data.engine.slots import StepSlots
 from easysteer_data.engine.spool import put
@@ -30,10 +31,19 @@ from easysteer_data.types import Stream
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The step in flight: its wanted rows and their first slot."""
+    """The step in flight.
+
+    Attributes:
+        wanted: its wanted rows.
+        first_slot: their first slot.
+        blocks: where they will go, None where there is no room yet.
+        copied: streams and places of the layers whose values are on their way.
+    """
 
     wanted: WantedRows
     first_slot: int
+    blocks: tuple[OpenBlock, ...] | None
+    copied: set[tuple[Stream, int]] = field(default_factory=set)
 
 
 class Recorder:
@@ -75,8 +85,11 @@ class Recorder:
         )
         for stream in self._streams:
             self._groups[stream].switch_on(order.layers[stream])
+            self._groups[stream].listen(partial(self._layer_done, stream))
         shape = BlockShape.of(order, {stream: self._groups[stream].width for stream in self._streams})
-        self._outlet.open(order.mailbox(rank), order.mailbox_bytes, shape, order.block_rows)
+        self._outlet.open(
+            order.mailbox(rank), order.mailbox_bytes, shape, order.block_rows, order.block_prompts
+        )
         self._requests = RunningRequests(order.reduce == "last")
         self._order = order
 
@@ -111,7 +124,9 @@ class Recorder:
 
     def place_rows(self, geometry: Callable[[], StepGeometry]) -> None:
         """Give each wanted token of the step a slot, before the forward pass."""
-        self._step = None
+        step, self._step = self._step, None
+        if step is not None and step.blocks is not None:  # it never ran
+            self._outlet.cancel(step.blocks)
         self._guard(lambda: self._place(geometry()))
 
     def end_step(self) -> None:
@@ -137,7 +152,21 @@ class Recorder:
         self._spend(len(wanted))
         first_slot = self._slots.place(wanted.token, geometry.input_ids)
         if len(wanted):
-            self._step = _Step(wanted, first_slot)
+            # Sums take the values from the buffers; there is nothing to copy before the step ends.
+            early = self._order is not None and self._order.reduce != "mean"
+            blocks = self._outlet.reserve(wanted.prompt) if early else None
+            self._step = _Step(wanted, first_slot, blocks)
+
+    def _layer_done(self, stream: Stream, place: int) -> None:
+        """Copy a layer's rows while the next layers run."""
+        if self._step is not None and self._step.blocks is not None:
+            self._guard(partial(self._copy_layer, self._step, self._step.blocks, stream, place))
+
+    def _copy_layer(self, step: _Step, blocks: tuple[OpenBlock, ...], stream: Stream, place: int) -> None:
+        values = self._groups[stream].rows_at(step.first_slot, len(step.wanted))[place]
+        with self._lane.copying(self._slots.buffer_of(step.first_slot)):
+            self._outlet.put_layer(blocks, stream, place, values)
+        step.copied.add((stream, place))
 
     def _spend(self, n_rows: int) -> None:
         self._n_rows += n_rows
@@ -160,10 +189,23 @@ class Recorder:
         if self._order is not None and self._order.reduce == "mean":
             self._sum_prompt_rows(rows, wanted.generated)
         with self._lane.copying(self._slots.buffer_of(first)):
-            self._put(rows, wanted.generated)
+            if step.blocks is None:
+                self._put(rows, wanted.generated)
+            else:
+                self._outlet.publish(step.blocks, rows, self._streams_left(step))
             # A row that a later step fails to write keeps this NaN and is refused by the proof.
             for peaks in rows.peaks.values():
                 peaks.fill_(torch.nan)
+
+    def _streams_left(self, step: _Step) -> list[Stream]:
+        """Streams of which not every layer was copied during the forward pass, as where graphs replay it."""
+        order = self._order
+        return [
+            stream
+            for stream in self._streams
+            if order is not None
+            and not all((stream, place) in step.copied for place in range(len(order.layers[stream])))
+        ]
 
     def _sum_prompt_rows(self, rows: StepRows, generated: np.ndarray) -> None:
         in_prompt = np.flatnonzero(~generated)

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from easysteer_data.engine.copy_rows import copy_rows
-from easysteer_data.engine.host_memory import empty
+from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.wire import DTYPES, Chunk, StreamShape
 from easysteer_data.types import Stream
+
+_COPY_BYTES = 2**24  # of rows that are copied at once: enough to be worth a thread, few enough to share out
 
 
 class RowStore:
@@ -25,6 +27,7 @@ class RowStore:
         max_rows: most rows of each prompt.
         shapes: stream -> what is captured of it.
         copiers: runs the copies.
+        memory: where the rows' memory comes from.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class RowStore:
         max_rows: Sequence[int],
         shapes: Mapping[Stream, StreamShape],
         copiers: Executor,
+        memory: HostMemory,
     ) -> None:
         self._first = first
         self._copiers = copiers
@@ -42,10 +46,10 @@ class RowStore:
         total = int(self._max_rows.sum())
         self._labels = np.zeros((3, total), dtype=np.int32)
         self._peaks = {s: torch.empty(len(shape.layer_ids), total) for s, shape in shapes.items()}
-        self._values = {
-            s: empty((len(shape.layer_ids), total, shape.width), DTYPES[shape.dtype])
-            for s, shape in shapes.items()
-        }
+        self._values: dict[Stream, torch.Tensor] = {}
+        self._shapes = shapes
+        self._memory = memory
+        self._whole: Chunk | None = None
         self._copies: list[Future[None]] = []
 
     def add(self, chunk: Chunk) -> None:
@@ -54,6 +58,11 @@ class RowStore:
         rows = np.flatnonzero((owner >= 0) & (owner < len(self._max_rows)))
         if not len(rows):
             return
+        if not self._n_rows.any() and self._is_all(chunk, rows):
+            self._whole = _narrowed(chunk, int(rows[0]), len(rows))
+            self._n_rows = self._max_rows
+            return
+        self._make_room()
         owner = owner[rows]
         begins = np.flatnonzero(np.diff(owner, prepend=-1))
         counts = np.diff(begins, append=len(owner))
@@ -64,15 +73,38 @@ class RowStore:
         rows, places = rows[kept], (self._starts[owner] + rank)[kept]
         for labels, given in zip(self._labels, (chunk.prompt, chunk.position, chunk.token_id), strict=True):
             labels[places] = given.numpy()[rows]
-        self._copies.append(self._copiers.submit(self._copy, chunk, rows, places))
-
-    def _copy(self, chunk: Chunk, rows: np.ndarray, places: np.ndarray) -> None:
         for stream, values in self._values.items():
-            copy_rows(chunk.values[stream], rows, values, places)
             copy_rows(chunk.peaks[stream], rows, self._peaks[stream], places)
+            bytes_per_layer = values[0, 0].nbytes * len(rows)
+            n = max(1, _COPY_BYTES // bytes_per_layer)  # layers in one copy
+            for layer in range(0, len(values), n):
+                copied = slice(layer, layer + n)
+                self._copies.append(
+                    self._copiers.submit(_copy, chunk, stream, copied, rows, values[copied], places)
+                )
+
+    def _is_all(self, chunk: Chunk, rows: np.ndarray) -> bool:
+        """Whether these rows are all that can come, side by side and in order: then they need no copy."""
+        first, n = int(rows[0]), len(rows)
+        if n != self._max_rows.sum() or int(rows[-1]) - first != n - 1:
+            return False
+        expected = np.repeat(np.arange(len(self._max_rows)) + self._first, self._max_rows)
+        return np.array_equal(chunk.prompt.numpy()[first : first + n], expected)
+
+    def _make_room(self) -> None:
+        if not self._values:
+            self._values = {
+                stream: self._memory.empty(
+                    (len(shape.layer_ids), int(self._max_rows.sum()), shape.width), DTYPES[shape.dtype]
+                )
+                for stream, shape in self._shapes.items()
+            }
 
     def finish(self) -> Chunk:
         """Return all rows as one chunk, once they are copied; the store must not be used any more."""
+        if self._whole is not None:
+            return self._whole
+        self._make_room()  # where no row came
         for copy in self._copies:
             copy.result()
         prompt, position, token_id = (torch.from_numpy(labels) for labels in self._labels)
@@ -82,3 +114,22 @@ class RowStore:
             return chunk
         place = np.arange(len(prompt)) - np.repeat(self._starts, self._max_rows)
         return chunk.where(torch.from_numpy(place < np.repeat(n_rows, self._max_rows)))
+
+
+def _narrowed(chunk: Chunk, first: int, n: int) -> Chunk:
+    """Rows of a range: views."""
+    rows = slice(first, first + n)
+    return Chunk(
+        chunk.prompt[rows],
+        chunk.position[rows],
+        chunk.token_id[rows],
+        {stream: values[:, rows] for stream, values in chunk.values.items()},
+        {stream: peaks[:, rows] for stream, peaks in chunk.peaks.items()},
+    )
+
+
+def _copy(
+    chunk: Chunk, stream: Stream, layers: slice, rows: np.ndarray, values: torch.Tensor, places: np.ndarray
+) -> None:
+    """Copy some layers; takes the chunk, which holds the memory that its rows lie in."""
+    copy_rows(chunk.values[stream][layers], rows, values, places)

@@ -158,9 +158,11 @@ class CaptureSession:
         budget_rows: rows of a layer that may be recorded, None = no bound.
         buffer_bytes: shared memory of each worker for rows on their way, None = 64 MiB, on a GPU 2 GiB; less
             where there is less. It stays for the engine's next capture.
+        block_prompts: how many prompts' rows, counted from the first, are wanted together; see StartOrder.
     """
 
     steps_per_fetch = 16
+    in_place = ("cuda",)  # devices whose rows are left where they arrive; see `channel.py`
 
     def __init__(
         self,
@@ -169,6 +171,7 @@ class CaptureSession:
         reduce: Reduce | None = None,
         budget_rows: int | None = None,
         buffer_bytes: int | None = None,
+        block_prompts: int | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
             raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
@@ -176,6 +179,7 @@ class CaptureSession:
         self.reduce = reduce
         self._facts = engine.facts
         self._budget_rows = budget_rows
+        self._block_prompts = block_prompts
         self._mailbox_bytes = buffer_bytes or _MAILBOX_BYTES[engine.facts[0].device]
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
@@ -190,7 +194,7 @@ class CaptureSession:
             order = self._order(mailboxes)
             shapes = [BlockShape.of(order, self._widths(fact)) for fact in self._facts]
             order = replace(order, block_rows=self._block_rows(mailboxes, shapes))
-            channel = Channel(mailboxes, shapes, self._look, in_place=self._facts[0].device == "cuda")
+            channel = Channel(mailboxes, shapes, self._look, in_place=self._facts[0].device in self.in_place)
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
             self._channel = channel.__enter__()
         except BaseException:
@@ -205,6 +209,7 @@ class CaptureSession:
             mailboxes=str(mailboxes.folder),
             mailbox_bytes=mailboxes.n_bytes,
             block_rows=1,
+            block_prompts=self._block_prompts,
             reduce=self.reduce,
             budget_rows=self._budget_rows,
             spool=None if self._in_process else str(mailboxes.folder),
@@ -265,11 +270,10 @@ class CaptureSession:
         Raises:
             EngineError: the recorder failed in a worker, or the budget of rows is used up.
         """
-        if self._channel is None:
-            raise EngineError("the capture has not begun")
-        chunks = self._channel.take()
+        channel = self._begun()
+        chunks = channel.take()
         # The rows come through the mailboxes; the engine is asked only for what does not.
-        if self.reduce != "mean" and not self._channel.has_failed:
+        if self.reduce != "mean" and not channel.has_failed:
             return Recorded(chunks)
         replies = self._llm.collective_rpc("easysteer_fetch")
         for rank, reply in enumerate(replies):
@@ -278,6 +282,16 @@ class CaptureSession:
         sums = [self._load(reply["sums"]) for reply in replies if reply["sums"] is not None]
         joined = [replace(sums[0], values=join_widths([part.values for part in sums]))] if sums else []
         return Recorded(chunks, joined)
+
+    def look(self) -> Recorded:
+        """Return the rows that are there already; waits for none, unless there is an error to fetch."""
+        channel = self._begun()
+        return self.fetch() if channel.has_failed else Recorded(channel.whole())
+
+    def _begun(self) -> Channel:
+        if self._channel is None:
+            raise EngineError("the capture has not begun")
+        return self._channel
 
     def _load(self, given: Any) -> Sums:
         sums: Sums = given if self._in_process else Sums.from_tensors(take(given))

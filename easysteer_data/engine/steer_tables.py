@@ -5,7 +5,7 @@ Knows where a block's output is (`taps.py`); does not know requests or steps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -128,5 +128,16 @@ class SteerTables:
             residual = None if older is None else older.view(-1, width)
             steer(hidden.view(-1, width), residual, self._combos, switch, self._vectors, *tables)
 
-        # Before the taps, whose rows are then steered ones.
-        point.module.register_forward_hook(after, prepend=True)
+        _register_first(point.module, after)
+
+
+def _register_first(module: nn.Module, hook: Callable[..., None]) -> None:
+    """Register a forward hook before all others: the taps' rows are then steered ones.
+
+    torch's own `prepend` reorders a dict in a way that torch.compile of torch 2.11 does not see: it takes one
+    hook's closure for another's.
+    """
+    later = dict(module._forward_hooks)
+    module._forward_hooks.clear()
+    module.register_forward_hook(hook)
+    module._forward_hooks.update(later)

@@ -18,14 +18,15 @@ class RunningSums:
         self._sums: dict[Stream, dict[int, torch.Tensor]] = {}
 
     def add(self, prompts: np.ndarray, rows: Mapping[Stream, torch.Tensor]) -> None:
-        """Add rows [n, n_layers, width] of prompts [n]."""
+        """Add rows [n_layers, n, width] of prompts [n]."""
         names, owner = np.unique(prompts, return_inverse=True)
         index = torch.from_numpy(owner)
         for stream, values in rows.items():
-            parts = values.new_zeros(len(names), *values.shape[1:], dtype=torch.float64)
-            parts.index_add_(0, index.to(values.device), values.double())
+            n_layers, _, width = values.shape
+            parts = values.new_zeros(n_layers, len(names), width, dtype=torch.float64)
+            parts.index_add_(1, index.to(values.device), values.double())
             known = self._sums.setdefault(stream, {})
-            for name, part in zip(names.tolist(), parts, strict=True):
+            for name, part in zip(names.tolist(), parts.unbind(1), strict=True):
                 known[name] = known[name] + part if name in known else part
 
     def take(self) -> Sums | None:

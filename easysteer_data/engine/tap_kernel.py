@@ -17,6 +17,7 @@ def _tap_kernel(
     switch,
     rows,
     peaks,
+    n_slots,
     width,
     hidden_stride,
     residual_stride,
@@ -28,7 +29,7 @@ def _tap_kernel(
         token = tl.program_id(0).to(tl.int64)
         slot = tl.load(slot_map + token).to(tl.int64)
         if slot >= 0:
-            row = slot * tl.load(switch + 1) + place
+            row = place.to(tl.int64) * n_slots + slot
             largest = tl.zeros([BLOCK], dtype=tl.float32)
             broken = tl.zeros([BLOCK], dtype=tl.int32)
             for start in range(0, width, BLOCK):
@@ -64,6 +65,7 @@ def launch_tap(
         switch,
         rows,
         peaks,
+        rows.shape[1],
         width,
         hidden.stride(0),
         0 if residual is None else residual.stride(0),

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from easysteer_data.engine.ops import tap
+from easysteer_data.engine import ops
 from easysteer_data.errors import UnsupportedEngineError
 from easysteer_data.types import Stream
 
@@ -63,9 +63,10 @@ class TapGroup:
 
     Attributes:
         layer_ids: true layer ids, ascending; place j of `switches` belongs to layer_ids[j].
-        rows: flat, room for `n_slots` rows of every layer; written by the taps during a forward pass.
-        peaks: float32, flat, largest absolute value of each of these rows.
-        switches: int32 [n_layers, 2], see `ops.tap`.
+        rows: [n_layers, n_slots, width]; written by the taps during a forward pass, the layers that a capture
+            asks for at the first places.
+        peaks: float32 [n_layers, n_slots], largest absolute value of each of these rows.
+        switches: int32 [n_layers, 1], see `ops.tap`.
     """
 
     def __init__(
@@ -80,36 +81,53 @@ class TapGroup:
         self.layer_ids = tuple(point.layer_id for point in points)
         self.width = widths[0]
         self.layouts = {point.layer_id: dict(point.layout) for point in points if point.layout is not None}
+        self._places: list[int | None] = [None] * len(points)
         self._n_wanted = 0
         device = slot_map.device
-        self.rows = torch.zeros(n_slots * len(points) * self.width, dtype=dtype, device=device)
-        self.peaks = torch.full((n_slots * len(points),), torch.nan, device=device)
-        self.switches = torch.full((len(points), 2), -1, dtype=torch.int32, device=device)
+        self.rows = torch.zeros(len(points), n_slots, self.width, dtype=dtype, device=device)
+        self.peaks = torch.full((len(points), n_slots), torch.nan, device=device)
+        self.switches = torch.full((len(points), 1), -1, dtype=torch.int32, device=device)
         for switch, point in zip(self.switches, points, strict=True):
-            _attach(point, partial(tap, slot_map=slot_map, switch=switch, rows=self.rows, peaks=self.peaks))
+            _attach(
+                point, partial(ops.tap, slot_map=slot_map, switch=switch, rows=self.rows, peaks=self.peaks)
+            )
 
     def switch_on(self, layer_ids: Sequence[int]) -> None:
         """Turn on these layers, in this order, and no others."""
         self._n_wanted = len(layer_ids)
-        switches = torch.full((len(self.layer_ids), 2), -1, dtype=torch.int32)
+        wanted = {layer_id: place for place, layer_id in enumerate(layer_ids)}
+        self._places = [wanted.get(layer_id) for layer_id in self.layer_ids]
+        switches = torch.full((len(self.layer_ids), 1), -1, dtype=torch.int32)
         for place, layer_id in enumerate(layer_ids):
-            switches[self.layer_ids.index(layer_id)] = torch.tensor([place, len(layer_ids)])
+            switches[self.layer_ids.index(layer_id)] = place
         self.switches.copy_(switches)
         self.peaks.fill_(torch.nan)
 
     def switch_off(self) -> None:
         """Make every tap of the stream return at once."""
         self.switches.fill_(-1)
+        ops.tapped.pop(self.rows.data_ptr(), None)
+
+    def listen(self, when_tapped: Callable[[int], None]) -> None:
+        """Have a function called with a wanted layer's place when its rows of a step are written.
+
+        On a GPU the write is then on its way, in the current stream. Replayed CUDA graphs call nothing.
+        """
+
+        def tapped(layer: int) -> None:
+            place = self._places[layer]
+            if place is not None:
+                when_tapped(place)
+
+        ops.tapped[self.rows.data_ptr()] = tapped
 
     def rows_at(self, first: int, n: int) -> torch.Tensor:
-        """Rows of n slots, [n, wanted layers, width], a contiguous view."""
-        size = self._n_wanted * self.width
-        return self.rows[first * size : (first + n) * size].view(n, self._n_wanted, self.width)
+        """Rows of n slots, [wanted layers, n, width], a view."""
+        return self.rows[: self._n_wanted, first : first + n]
 
     def peaks_at(self, first: int, n: int) -> torch.Tensor:
-        """Largest absolute values of n slots, [n, wanted layers], a contiguous view."""
-        size = self._n_wanted
-        return self.peaks[first * size : (first + n) * size].view(n, size)
+        """Largest absolute values of n slots, [wanted layers, n], a view."""
+        return self.peaks[: self._n_wanted, first : first + n]
 
 
 def _attach(point: TapPoint, tap_into: Callable[[torch.Tensor, torch.Tensor | None], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,6 +54,8 @@ class StartOrder:
         mailboxes: folder of the ranks' mailboxes.
         mailbox_bytes: bytes of the boxes in each.
         block_rows: rows in one block at most.
+        block_prompts: prompts after each so many of which a block should rather end, None = anywhere: rows of
+            prompts that are wanted together then need no copy.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
         spool: folder for sums that must cross to another process, None = hand them over in this process.
@@ -64,6 +66,7 @@ class StartOrder:
     mailboxes: str
     mailbox_bytes: int
     block_rows: int
+    block_prompts: int | None = None
     reduce: Reduce | None = None
     budget_rows: int | None = None
     spool: str | None = None
@@ -122,7 +125,6 @@ class Chunk:
             rows are reduced to their mean.
         peaks: stream -> float32 [n_layers, n], largest absolute value of the row before it was narrowed;
             NaN and infinity stay, 0 means an all-zero row.
-        hold: keeps the memory that the tensors look into; None where it is their own.
     """
 
     prompt: torch.Tensor
@@ -130,7 +132,6 @@ class Chunk:
     token_id: torch.Tensor
     values: Mapping[Stream, torch.Tensor]
     peaks: Mapping[Stream, torch.Tensor]
-    hold: object | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return int(self.prompt.shape[0])
@@ -145,7 +146,6 @@ class Chunk:
             # Rows that were reduced to their mean have labels and no values.
             values={s: value[:, mask] if value.shape[1] else value for s, value in self.values.items()},
             peaks={stream: value[:, mask] for stream, value in self.peaks.items()},
-            hold=None,
         )
 
 

@@ -123,12 +123,16 @@ class CaptureResult:
     def _check_labels(self) -> dict[int, list[int]]:
         """Return, per layer, where each sample's rows begin; one entry more than samples."""
         bounds: dict[int, list[int]] = {}
+        of_labels: dict[int, list[int]] = {}  # layers mostly share their labels
         for layer_id, rows in self.layers.items() if self.labelled else ():
             if layer_id not in self._meta:
                 raise ValueError(f"row labels missing for layer {layer_id}")
             labels = self._meta[layer_id]
             if len(labels) != rows.shape[0]:
                 raise RuntimeError(f"layer {layer_id} has {rows.shape[0]} rows but {len(labels)} labels")
-            counts = Counter(labels.req_ids)
-            bounds[layer_id] = list(accumulate((counts[o.request_id] for o in self.outputs), initial=0))
+            if id(labels) not in of_labels:
+                counts = Counter(labels.req_ids)
+                n_rows = (counts[output.request_id] for output in self.outputs)
+                of_labels[id(labels)] = list(accumulate(n_rows, initial=0))
+            bounds[layer_id] = of_labels[id(labels)]
         return bounds

@@ -11,6 +11,7 @@ import torch
 
 from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
+from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.session import CaptureSession, TappedEngine
@@ -113,14 +114,17 @@ def capture_stream(
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
     with (
         ThreadPoolExecutor(_N_COPIERS, "easysteer-data-copy") as copiers,
-        CaptureSession(engine, shapes, reduce, buffer_bytes=buffer_bytes) as session,
+        CaptureSession(
+            engine, shapes, reduce, buffer_bytes=buffer_bytes, block_prompts=batch_prompts
+        ) as session,
     ):
+        memory = HostMemory()
 
         def open_part(first: int) -> _Part:
             prompts = range(first, min(first + batch_prompts, len(given)))
             counts = [_max_rows(given[i], spec, max_tokens) for i in prompts] if reduce is None else [None]
             known = [count for count in counts if count is not None]
-            store = RowStore(first, known, shapes, copiers) if len(known) == len(prompts) else None
+            store = RowStore(first, known, shapes, copiers, memory) if len(known) == len(prompts) else None
             return _Part(prompts, store)
 
         for part in _in_order(feed.run(requests), session, len(given), batch_prompts, open_part):
@@ -154,13 +158,13 @@ def _in_order(
         return parts[start]
 
     for number, finished in enumerate(steps):
-        if finished or number % session.steps_per_fetch == 0:
-            recorded = session.fetch()
-            owners = {int(p) // batch_prompts * batch_prompts for p in recorded.prompts()}
-            for start in sorted(owners):
-                if start >= first:  # the engine may run a step past the end of a finished prompt
-                    part_of(start).add(recorded)
-            del recorded  # its rows keep room in the buffer
+        fetches = finished or number % session.steps_per_fetch == 0
+        recorded = session.fetch() if fetches else session.look()
+        owners = {int(p) // batch_prompts * batch_prompts for p in recorded.prompts()}
+        for start in sorted(owners):
+            if start >= first:  # the engine may run a step past the end of a finished prompt
+                part_of(start).add(recorded)
+        del recorded  # its rows keep room in the buffer
         for index, output in finished:
             part_of(index).outputs[index] = output
         while first < n_prompts and first in parts and parts[first].is_whole:

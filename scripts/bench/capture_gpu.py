@@ -3,7 +3,8 @@
     python scripts/bench/capture_gpu.py MODEL [--turns 5] [--only NAME ...]
 
 MODEL is a folder with a config.json: weights are random and no tokenizer is needed. Each engine runs in a
-child process, as vLLM does by default; all stand side by side on the GPU and work one after the other.
+child process, as vLLM does by default; all start and stand side by side on the GPU and work one after the
+other, each with a KV cache of 22 GiB, since engines that start together can't measure what is free.
 "memory": all rows are proven and handed to the caller by `capture_stream`. Needs no hydra.
 """
 
@@ -19,11 +20,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from phases import driver_phases
+
 N_PROMPTS, N_TOKENS = 256, 512
 N_SHORT, N_NEW = 32, 128
+_BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for two threads
 SAMPLING = {"ignore_eos": True, "detokenize": False}
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
@@ -37,7 +42,7 @@ def prompts(n_tokens: int) -> list[dict[str, list[int]]]:
     ]
 
 
-def options(model: str, memory: float) -> dict[str, Any]:
+def options(model: str) -> dict[str, Any]:
     """Arguments that all engines share."""
     return {
         "model": model,
@@ -47,22 +52,28 @@ def options(model: str, memory: float) -> dict[str, Any]:
         "max_model_len": 2048,
         "enable_prefix_caching": False,
         "generation_config": "vllm",
-        "gpu_memory_utilization": memory,
+        "gpu_memory_utilization": 0.3,
+        "kv_cache_memory_bytes": 22 * 2**30,
     }
 
 
 class Bench:
     """The engines and what is measured with them."""
 
-    def __init__(self, model: str, memory: float, with_eager: bool) -> None:
+    def __init__(self, model: str, with_eager: bool) -> None:
         from vllm import LLM
 
         from easysteer_data import open_llm
 
-        shared = options(model, memory)
-        self.plain = LLM(**shared)
-        self.tapped = open_llm(**shared)
-        self.eager = LLM(**shared, enforce_eager=True) if with_eager else None
+        shared = options(model)
+        with ThreadPoolExecutor() as pool:
+            plain = pool.submit(LLM, **shared)
+            time.sleep(_BETWEEN_STARTS_S)
+            tapped = pool.submit(open_llm, **shared)
+            time.sleep(_BETWEEN_STARTS_S)
+            eager = pool.submit(LLM, **shared, enforce_eager=True) if with_eager else None
+        self.plain, self.tapped = plain.result(), tapped.result()
+        self.eager = None if eager is None else eager.result()
         self.long, self.short = prompts(N_TOKENS), prompts(N_SHORT)
         self.peaks: dict[str, int] = {}
 
@@ -84,7 +95,8 @@ class Bench:
             max_tokens=N_NEW if new else 1,
             layers=layers,
             select=select,
-            batch_prompts=64 if new else 16,
+            # Where a part of all layers fits a box, it is handed over where it arrived.
+            batch_prompts=64 if new else 16 if len(layers) <= 4 else 2,
             buffer_bytes=16 * 2**30,
             **SAMPLING,
         ):
@@ -126,12 +138,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--memory", type=float, default=0.28, help="share of the GPU for each engine")
     parser.add_argument("--no-eager", action="store_true")
     parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
     arguments = parser.parse_args()
     started = time.perf_counter()
-    bench = Bench(arguments.model, arguments.memory, not arguments.no_eager)
+    bench = Bench(arguments.model, not arguments.no_eager)
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
     cases = [
         case
@@ -139,17 +150,23 @@ def main() -> None:
         if not arguments.only or any(case[0].startswith(start) for start in (*arguments.only, case[1]))
     ]
     times: dict[str, list[float]] = {name: [] for name, _, _ in cases}
-    for turn in range(arguments.turns + 1):
+    where: dict[str, dict[str, float]] = {}
+    for turn in range(arguments.turns + 2):
         for name, _, action in cases:
-            begun = time.perf_counter()
             faulthandler.dump_traceback_later(60)  # says where a case hangs
-            action()
-            faulthandler.cancel_dump_traceback_later()
-            taken = time.perf_counter() - begun
-            if turn:  # the first one warms up
-                times[name].append(taken)
+            begun = time.perf_counter()
+            if turn == 0:  # warms up
+                action()
+            elif turn <= arguments.turns:
+                action()
+                times[name].append(time.perf_counter() - begun)
             else:
-                sys.stderr.write(f"{name}: {taken:.2f} s\n")
+                with driver_phases() as phases:
+                    action()
+                where[name] = {phase: round(spent, 4) for phase, spent in phases.items()}
+                sys.stderr.write(f"{where[name]}\n")
+            faulthandler.cancel_dump_traceback_later()
+            sys.stderr.write(f"{name}: {time.perf_counter() - begun:.2f} s\n")
         sys.stderr.write(f"turn {turn}: {time.perf_counter() - started:.0f} s\n")
     report = {
         name: {
@@ -158,6 +175,7 @@ def main() -> None:
             "ratio": round(
                 statistics.median(b / t for b, t in zip(times[base], times[name], strict=True)), 4
             ),
+            "seconds of the driver": where[name],
         }
         for name, base, _ in cases
     }

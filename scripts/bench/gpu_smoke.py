@@ -1,8 +1,8 @@
 """On a GPU: rows of compiled engines, CUDA graphs on, against the eager engine and Hugging Face; prints JSON.
 
-`python scripts/bench/gpu_smoke.py` opens one engine after the other, each in a process of its own:
-V2 runner compiled, eager and untapped; V1 runner compiled; then the steered ones, eager and compiled. Needs
-vllm and transformers, no model: it makes a random Llama of 8 layers, and no tokenizer.
+`python scripts/bench/gpu_smoke.py` opens its engines in processes of their own, a few side by side: V2
+runner compiled, eager and untapped; V1 runner compiled; the steered ones, eager and compiled. Needs vllm and
+transformers, no model: it makes a random Llama of 8 layers, and no tokenizer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,8 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
         "max_model_len": 2048,
         "max_num_batched_tokens": 1024,
         "enforce_eager": options["eager"],
-        "gpu_memory_utilization": 0.4,
+        "gpu_memory_utilization": 0.2,
+        "kv_cache_memory_bytes": 4 * 2**30,  # engines side by side can't measure what is free
         "generation_config": "vllm",
     }
     sampling = {"max_tokens": N_NEW, "ignore_eos": True, "detokenize": False}
@@ -236,12 +239,23 @@ def hugging_face_rows(model: Path, out: Path) -> dict[str, dict[str, float]]:
     }
 
 
+def engine_process(kind: str, folder: Path) -> str:
+    """Run one engine in a process of its own; its output if it failed, else nothing."""
+    started = time.perf_counter()
+    command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    took = time.perf_counter() - started
+    print(f"{kind}: exit code {done.returncode} after {took:.0f} s", file=sys.stderr, flush=True)
+    return (done.stdout + done.stderr)[-3000:] if done.returncode else ""
+
+
 def main() -> None:
     """Run every engine and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=ENGINES | STEERED)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--only", nargs="*", help="engines to run; the eager one must be among them")
+    parser.add_argument("--side-by-side", type=int, default=4, help="engines at a time")
     arguments = parser.parse_args()
     chosen = arguments.only or [*ENGINES, *STEERED]
     if arguments.engine:
@@ -249,61 +263,66 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="gpu-smoke-"))
     make_model(folder / "model")
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "layers": LAYERS, "engines": {}}
-    for kind in (kind for kind in ENGINES if kind in chosen):
-        command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            report["engines"][kind] = {"error": (done.stdout + done.stderr)[-3000:]}
-            continue
-        told = json.loads((folder / f"{kind}.json").read_text())
-        reference = json.loads((folder / "eager_v2.json").read_text())
-        same = sum(a == b for a, b in zip(told["tokens"], reference["tokens"], strict=True))
-        entry = {
-            **told["facts"],
-            "prompts_with_equal_tokens_as_eager": same,
-            "n_prompts": len(told["tokens"]),
-        }
-        rows, expected = load_file(folder / f"{kind}.safetensors"), load_file(folder / "eager_v2.safetensors")
-        if rows:
-            n_prompt = [len(prompt["prompt_token_ids"]) for prompt in prompts()]
-            starts = torch.cumsum(expected["n_rows"], 0) - expected["n_rows"]
-            prefill = torch.cat(
-                [torch.arange(s, s + n) for s, n in zip(starts.tolist(), n_prompt, strict=True)]
-            )
-            entry["rows_equal"] = {name: value.shape == expected[name].shape for name, value in rows.items()}
-            for layer_id in LAYERS:
-                name = f"hidden.{layer_id}"
-                entry[f"{name} prefill"] = compare(rows[name][prefill], expected[name][prefill])
-                entry[f"heads.{layer_id}"] = compare(rows[f"heads.{layer_id}"], expected[f"heads.{layer_id}"])
-            entry |= decode_rows(rows, expected, told["tokens"], reference["tokens"], n_prompt)
-        report["engines"][kind] = entry
+    with ThreadPoolExecutor(arguments.side_by_side) as pool:
+        errors = dict(zip(chosen, pool.map(lambda kind: engine_process(kind, folder), chosen), strict=True))
+    entries = {kind: {"error": error} for kind, error in errors.items() if error}
+    for kind in chosen:
+        if kind not in entries:
+            entries[kind] = steered_entry(kind, folder) if kind in STEERED else plain_entry(kind, folder)
+    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "layers": LAYERS, "engines": entries}
     for name, tapped, untapped in (
         ("bfloat16", "compiled_v2", "untapped_v2"),
         ("float32", "compiled_float32", "untapped_float32"),
     ):
-        if not {tapped, untapped} <= {*chosen}:
-            continue
-        pair = [json.loads((folder / f"{kind}.json").read_text())["tokens"] for kind in (tapped, untapped)]
-        same = sum(a == b for a, b in zip(*pair, strict=True))
-        report[f"prompts with equal tokens, tapped and untapped, {name}"] = same
-    report["steering"] = {kind: steered_entry(kind, folder) for kind in STEERED if kind in chosen}
+        if {tapped, untapped} <= {*chosen} - {kind for kind, error in errors.items() if error}:
+            same = equal_tokens(told(tapped, folder)["tokens"], told(untapped, folder)["tokens"])
+            report[f"prompts with equal tokens, tapped and untapped, {name}"] = same
     report["eager_v2 against Hugging Face"] = hugging_face_rows(folder / "model", folder)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 
+def told(kind: str, folder: Path) -> dict[str, Any]:
+    """What an engine's process wrote down beside its rows."""
+    written: dict[str, Any] = json.loads((folder / f"{kind}.json").read_text())
+    return written
+
+
+def equal_tokens(tokens: list[list[int]], others: list[list[int]]) -> int:
+    """How many prompts got the same tokens."""
+    return sum(a == b for a, b in zip(tokens, others, strict=True))
+
+
+def plain_entry(kind: str, folder: Path) -> dict[str, Any]:
+    """Compare one engine's rows and tokens with the eager one's."""
+    own, reference = told(kind, folder), told("eager_v2", folder)
+    entry = {
+        **own["facts"],
+        "prompts_with_equal_tokens_as_eager": equal_tokens(own["tokens"], reference["tokens"]),
+        "n_prompts": len(own["tokens"]),
+    }
+    rows, expected = load_file(folder / f"{kind}.safetensors"), load_file(folder / "eager_v2.safetensors")
+    if not rows:
+        return entry
+    n_prompt = [len(prompt["prompt_token_ids"]) for prompt in prompts()]
+    starts = torch.cumsum(expected["n_rows"], 0) - expected["n_rows"]
+    prefill = torch.cat([torch.arange(s, s + n) for s, n in zip(starts.tolist(), n_prompt, strict=True)])
+    entry["rows_equal"] = {name: value.shape == expected[name].shape for name, value in rows.items()}
+    for layer_id in LAYERS:
+        name = f"hidden.{layer_id}"
+        entry[f"{name} prefill"] = compare(rows[name][prefill], expected[name][prefill])
+        entry[f"heads.{layer_id}"] = compare(rows[f"heads.{layer_id}"], expected[f"heads.{layer_id}"])
+    return entry | decode_rows(rows, expected, own["tokens"], reference["tokens"], n_prompt)
+
+
 def steered_entry(kind: str, folder: Path) -> dict[str, Any]:
-    """Run one steered engine and compare its prompts' rows with the eager one's."""
-    command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"error": (done.stdout + done.stderr)[-3000:]}
-    told = json.loads((folder / f"{kind}.json").read_text())
+    """Compare one steered engine's prompts' rows with the eager one's."""
+    own = told(kind, folder)
     reference = folder / "steered_eager_v2.safetensors"
     if not reference.exists():
-        return {**told["facts"], "error": "the eager engine left no rows to compare with"}
+        return {**own["facts"], "error": "the eager engine left no rows to compare with"}
     rows, expected = load_file(folder / f"{kind}.safetensors"), load_file(reference)
-    return told["facts"] | {f"{name} prefill": compare(rows[name], expected[name]) for name in rows}
+    facts: dict[str, Any] = own["facts"]
+    return facts | {f"{name} prefill": compare(rows[name], expected[name]) for name in rows}
 
 
 def decode_rows(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -89,15 +91,15 @@ SHAPE = BlockShape(
 
 def step(first: int, n: int) -> StepRows:
     position = np.arange(first, first + n, dtype=np.int32)
-    values = torch.from_numpy(position).float()[:, None, None]
+    values = torch.from_numpy(position).float()[None, :, None]
     return StepRows(
         prompt=np.full(n, 7, dtype=np.int32),
         position=position,
         token_id=torch.from_numpy(position) + 100,
-        peaks={"hidden_states": values[:, :, 0].expand(n, 2), "router_logits": values[:, :, 0].expand(n, 1)},
+        peaks={"hidden_states": values[:, :, 0].expand(2, n), "router_logits": values[:, :, 0]},
         values={
-            "hidden_states": values + torch.arange(6).view(1, 2, 3) / 8,
-            "router_logits": values.expand(n, 1, 5),
+            "hidden_states": values + torch.arange(6).view(2, 1, 3) / 8,
+            "router_logits": values.expand(1, n, 5),
         },
     )
 
@@ -115,15 +117,40 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
         while writing.is_alive():
             chunks += channel.take()
         chunks += channel.take()
+    # Half of the boxes are looked into where they lie, the other rows are copied out.
+    assert len(mailboxes.of_rank[0].held) == (N_BOXES // 2 if in_place else 0)
     rows = torch.cat([chunk.values["hidden_states"] for chunk in chunks], dim=1)
-    expected = step(0, 400).values["hidden_states"].transpose(0, 1)
+    expected = step(0, 400).values["hidden_states"]
     assert torch.equal(rows, expected.to(torch.bfloat16))
     assert torch.cat([chunk.position for chunk in chunks]).tolist() == list(range(400))
     assert torch.cat([chunk.token_id for chunk in chunks]).tolist() == list(range(100, 500))
     assert max(len(chunk) for chunk in chunks) == min(block_rows, 10)
-    # Half of the boxes are looked into where they lie, the other rows are copied out.
-    assert sum(chunk.hold is not None for chunk in chunks) == (N_BOXES // 2 if in_place else 0)
     mailboxes.remove()
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 20), st.integers(1, 4), st.booleans()
+)
+@settings(max_examples=40, deadline=None)
+def test_full_blocks_end_with_the_last_prompt_of_a_group(
+    lengths: list[int], block_rows: int, group: int, grouped: bool
+) -> None:
+    mailboxes = Mailboxes(1, 2**16)
+    outlet = Outlet(Lane())
+    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows, group if grouped else None)
+    prompts = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    with Channel(mailboxes, [SHAPE], look=lambda: None, in_place=False) as channel:
+        outlet.put(replace(step(0, len(prompts)), prompt=prompts))
+        blocks = [chunk.prompt.numpy() for chunk in channel.take()]
+    mailboxes.remove()
+    assert np.array_equal(np.concatenate(blocks), prompts)
+    assert max(map(len, blocks)) <= block_rows
+    for block, after in pairwise(blocks):
+        if not grouped:
+            assert len(block) == block_rows
+        elif block[-1] // group == after[0] // group:  # a group that is larger than a block is cut
+            assert len(block) == block_rows
+            assert block[0] // group == block[-1] // group
 
 
 def test_a_worker_in_another_process_is_read_without_any_message(tmp_path: Path) -> None:
@@ -159,7 +186,12 @@ def test_rows_that_are_still_looked_at_survive_the_next_capture() -> None:
             kept += channel.take()
     rows = torch.cat([chunk.values["router_logits"] for chunk in kept], dim=1)
     assert rows[0, :, 0].tolist() == list(range(3 * N_BOXES))
+    view = kept[0].values["router_logits"][0, 0, 1:3]
+    assert len(mailbox.held) == N_BOXES // 2
     del kept[:], rows
+    assert len(mailbox.held) == 1  # a view alone keeps its box
+    assert view.tolist() == [0, 0]
+    del view
     assert not mailbox.held
     mailboxes.remove()
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from easysteer_data.engine.copy_rows import copy_rows
+from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.wire import Chunk, StreamShape
 
@@ -50,7 +51,7 @@ def test_any_batching_gives_the_rows_in_order(lengths: list[int], spare: list[in
         chunks.append(chunk(prompts, positions))
     max_rows = [n + s for n, s in zip(lengths, spare, strict=False)]
     with ThreadPoolExecutor(2) as copiers:
-        store = RowStore(first, max_rows, SHAPES, copiers)
+        store = RowStore(first, max_rows, SHAPES, copiers, HostMemory())
         for one in chunks:
             store.add(one)
         rows = store.finish()
@@ -66,7 +67,7 @@ def test_any_batching_gives_the_rows_in_order(lengths: list[int], spare: list[in
 
 def test_rows_that_the_engine_ran_past_a_prompts_end_are_left_out() -> None:
     with ThreadPoolExecutor(1) as copiers:
-        store = RowStore(0, [2, 2], SHAPES, copiers)
+        store = RowStore(0, [2, 2], SHAPES, copiers, HostMemory())
         store.add(chunk([0, 0, 0, 1], [0, 1, 2, 0]))
         store.add(chunk([1, 1], [1, 2]))
         rows = store.finish()
@@ -93,3 +94,18 @@ def test_rows_are_copied_by_index_in_long_and_short_runs(n: int, dtype: torch.dt
     expected = torch.zeros_like(out)
     expected[:, torch.from_numpy(places)] = source[:, torch.from_numpy(sources)]
     assert torch.equal(out, expected)
+
+
+def test_rows_that_came_all_at_once_are_not_copied() -> None:
+    whole = chunk([8, 3, 3, 4, 5, 5], [0, 0, 1, 0, 0, 1])
+    with ThreadPoolExecutor(1) as copiers:
+        store = RowStore(3, [2, 1, 2], SHAPES, copiers, HostMemory())
+        store.add(whole)
+        rows = store.finish()
+        values = rows.values["hidden_states"]
+        assert torch.equal(values, whole.values["hidden_states"][:, 1:])
+        assert values[0].data_ptr() == whole.values["hidden_states"][0, 1].data_ptr()
+        assert rows.prompt.tolist() == [3, 3, 4, 5, 5]
+        out_of_order = RowStore(3, [2, 1, 2], SHAPES, copiers, HostMemory())
+        out_of_order.add(chunk([4, 3, 3, 5, 5], [0, 0, 1, 0, 1]))
+        assert out_of_order.finish().prompt.tolist() == [3, 3, 4, 5, 5]

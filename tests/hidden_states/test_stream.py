@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from easysteer_data import capture, capture_stream
+from easysteer_data.engine.session import CaptureSession
 from easysteer_data.errors import SettingsError
 
 PROMPTS = [{"prompt_token_ids": [5 + (7 * i + j) % 60 for j in range(1 + 13 * i % 70)]} for i in range(37)]
@@ -64,3 +65,18 @@ def test_a_layer_that_is_not_there_is_named_before_anything_runs(engines: Any, t
     llm = engines.get(tiny_model, streams=("hidden_states", "attention_heads"))
     with pytest.raises(SettingsError, match=r"layers \[99\] are not hooked"):
         next(capture_stream(llm, PROMPTS, layers=[99]))
+
+
+def test_rows_stay_as_they_are_while_later_captures_run(
+    engines: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's rows are handed over in the memory where they arrive: it must not be written again too soon."""
+    llm = engines.get(tiny_model, streams=("hidden_states", "attention_heads"))
+    expected = [capture(llm, PROMPTS[i : i + 3], layers=[0, 2]) for i in range(0, 36, 3)]
+    monkeypatch.setattr(CaptureSession, "in_place", ("cpu",))
+    kept = [capture(llm, PROMPTS[i : i + 3], layers=[0, 2]) for i in range(0, 36, 3)]
+    kept += capture_stream(llm, PROMPTS[:36], layers=[0, 2], batch_prompts=3, buffer_bytes=2**21)
+    for result, one in zip(kept, 2 * expected, strict=True):
+        for layer_id in (0, 2):
+            assert result.rows(layer_id).is_contiguous()
+            assert torch.equal(result.rows(layer_id), one.rows(layer_id))

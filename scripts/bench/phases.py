@@ -1,0 +1,60 @@
+"""Where the driver's time goes in a capture: seconds in each phase, and after the engine's last step."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+
+@contextmanager
+def driver_phases() -> Iterator[dict[str, float]]:
+    """Time the phases of the captures in the block; the dict is filled meanwhile.
+
+    "after the last step" counts from the engine's last output to the end of the session.
+    """
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    from easysteer_data.engine.feed import Feed
+    from easysteer_data.engine.session import CaptureSession, TappedEngine
+    from easysteer_data.hidden_states import stream
+
+    seconds: dict[str, float] = defaultdict(float)
+    last_step = 0.0
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal last_step
+            begun = time.perf_counter()
+            result = function(*args, **kwargs)
+            ended = time.perf_counter()
+            seconds[name] += ended - begun
+            if name == "engine steps":
+                last_step = ended
+            elif name == "session end":
+                seconds["after the last step"] += ended - last_step
+            return result
+
+        return run
+
+    with ExitStack() as stack:
+        for owner, method, name in (
+            (stream, "prepare_prompts", "prepare prompts"),
+            (TappedEngine, "__init__", "ask the workers"),
+            (CaptureSession, "__enter__", "session start"),
+            (Feed, "_fill", "feed"),
+            (LLMEngine, "step", "engine steps"),
+            (CaptureSession, "fetch", "fetch"),
+            (CaptureSession, "look", "look"),
+            (stream._Part, "add", "add"),
+            (stream._Part, "prove", "prove"),
+            (stream, "capture_result", "result"),
+            (CaptureSession, "__exit__", "session end"),
+        ):
+            stack.enter_context(patch.object(owner, method, timed(name, getattr(owner, method))))
+        yield seconds

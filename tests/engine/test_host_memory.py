@@ -1,0 +1,40 @@
+"""Large memory is used again when its last view is gone, and not before."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from easysteer_data.engine.host_memory import HostMemory
+
+SHAPE = (8, 1024, 5000)  # 78 MiB of bfloat16
+
+
+def test_memory_comes_back_when_the_last_view_is_gone() -> None:
+    memory = HostMemory()
+    first = memory.empty(SHAPE, torch.bfloat16)
+    address = first.data_ptr()
+    first.fill_(1)
+    view = first[3, 5:7]
+    del first
+    gc.collect()
+    second = memory.empty(SHAPE, torch.bfloat16)
+    second.fill_(2)
+    assert second.data_ptr() != address
+    assert (view == 1).all()
+    del view
+    gc.collect()
+    # A little smaller fits as well; much smaller does not, since its rows would keep all of it.
+    assert memory.empty((8, 1000, 10000), torch.bfloat16).data_ptr() not in (address, second.data_ptr())
+    assert memory.empty((8, 1020, 5000), torch.bfloat16).data_ptr() == address
+
+
+def test_tensors_are_contiguous_writable_and_outlive_their_source() -> None:
+    large = HostMemory().empty(SHAPE, torch.float32)
+    large.fill_(3)
+    gc.collect()
+    assert large.shape == SHAPE
+    assert large.is_contiguous()
+    assert (large == 3).all()
+    assert HostMemory().empty((2, 3), torch.float16).shape == (2, 3)
