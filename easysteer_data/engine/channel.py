@@ -26,6 +26,7 @@ from easysteer_data.errors import EngineError
 from easysteer_data.types import STREAMS, Stream
 
 _IDLE_S = 0.001
+_MIN_FREE = N_BOXES // 4  # with fewer free boxes, a worker may soon wait: rows are copied out
 _BOX_ALIGN = 64
 _of_engine: weakref.WeakKeyDictionary[Any, Mailboxes] = weakref.WeakKeyDictionary()
 
@@ -88,7 +89,7 @@ class Channel:
         in_place: bool,
     ) -> None:
         self._shapes = shapes
-        self._max_held = N_BOXES // 2 if in_place else 0
+        self._in_place = in_place
         self._look = look
         self._mailboxes = mailboxes.of_rank
         self._n_seen = [0 for _ in shapes]
@@ -149,7 +150,7 @@ class Channel:
         return found
 
     def _chunk(self, rank: int, mailbox: Mailbox, block: Block) -> Chunk:
-        if len(mailbox.held) < self._max_held:
+        if self._in_place and mailbox.n_free >= _MIN_FREE:
             memory = mailbox.hold(block)
         else:
             memory = mailbox.box(block.box, block.n_bytes).clone()

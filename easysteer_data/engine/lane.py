@@ -16,7 +16,7 @@ import torch
 from easysteer_data.engine.mailbox import Mailbox
 from easysteer_data.errors import EngineError
 
-_FEW_BYTES = 2**20  # below it, one copy more on the device costs less than a copy a layer
+_FEW_BYTES = 2**27  # below it, one copy more on the device costs less than a copy a layer
 _N_STAGES = 4  # uploads in flight: vLLM prepares a step or two ahead
 
 

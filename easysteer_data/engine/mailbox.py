@@ -18,7 +18,7 @@ import torch
 
 from easysteer_data.errors import EngineError
 
-N_BOXES = 32
+N_BOXES = 64
 _ENTRY = 4  # box, bytes, rows, whether rows have values
 _HEADER_BYTES = 4096
 _PUBLISHED, _COMPLETED, _FAILED, _CLOSED = range(0, 4 * 8, 8)  # each in a cache line of its own
@@ -85,6 +85,11 @@ class Mailbox:
     def n_completed(self) -> int:
         """Blocks whose bytes are all there."""
         return int(self._words[_COMPLETED])
+
+    @property
+    def n_free(self) -> int:
+        """Boxes that the writer can take."""
+        return int((self._used == 0).sum())
 
     @property
     def has_failed(self) -> bool:

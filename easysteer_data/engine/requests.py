@@ -30,6 +30,11 @@ class _Request:
         # A prompt's last row is the last one of some step; the proof finds out of which.
         return positions[-1:] if self.last_only else positions
 
+    @property
+    def takes_every_generated_row(self) -> bool:
+        """Whether every generated token's row is wanted, whatever the token."""
+        return not self.last_only and (self.select is None or self.select.whole_generation is True)
+
     def _selected(self, first: int, stop: int) -> np.ndarray | range:
         select, n_prompt = self.select, len(self.prompt_token_ids)
         if select is None or first >= stop:
@@ -63,12 +68,62 @@ class WantedRows:
 
 
 @dataclass(slots=True)
+class _SteadyBatch:
+    """A batch that generates one token a request, of requests whose generated rows are all wanted.
+
+    Steps of the same batch differ only in `starts`, so that no request need be looked at.
+    """
+
+    req_ids: list[str]
+    requests: list[_Request]
+    prompt: np.ndarray
+    token: np.ndarray
+    generated: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, geometry: StepGeometry, requests: Mapping[str, _Request]) -> _SteadyBatch | None:
+        """What follows this step if no request comes or goes; None where requests must be looked at."""
+        if not len(geometry.counts) or (geometry.counts != 1).any():
+            return None
+        found = [requests.get(req_id) for req_id in geometry.req_ids]
+        running = [request for request in found if request is not None]
+        if len(running) < len(found) or not all(r.takes_every_generated_row for r in running):
+            return None
+        if (geometry.starts < [len(request.prompt_token_ids) for request in running]).any():
+            return None
+        # A preempted request computes tokens again that it has seen already.
+        if (geometry.starts + 1 != [request.n_seen for request in running]).any():
+            return None
+        n = len(running)
+        prompt = np.array([request.prompt for request in running], dtype=np.int32)
+        return cls(
+            list(geometry.req_ids), running, prompt, np.arange(n), np.ones(n, dtype=bool), geometry.starts
+        )
+
+    def wanted(self, geometry: StepGeometry) -> WantedRows | None:
+        """The rows of a step; None where it is not one of this batch, or repeats a token."""
+        if geometry.req_ids != self.req_ids or (geometry.counts != 1).any():
+            return None
+        if (geometry.starts <= self.starts).any():
+            return None
+        self.starts = geometry.starts
+        return WantedRows(self.prompt, geometry.starts.astype(np.int32), self.token, self.generated)
+
+    def note_seen(self) -> None:
+        """Tell the requests what was taken of them."""
+        for request, start in zip(self.requests, self.starts.tolist(), strict=True):
+            request.n_seen = max(request.n_seen, start + 1)
+
+
+@dataclass(slots=True)
 class RunningRequests:
     """The tagged requests that the engine is running."""
 
     last_only: bool = False
     _requests: dict[str, _Request] = field(default_factory=dict)
     _selects: dict[str, SelectSpec] = field(default_factory=dict)
+    _steady: _SteadyBatch | None = None
 
     def note(self, scheduler_output: Any) -> None:
         """Note the requests that start and end with a step."""
@@ -93,6 +148,16 @@ class RunningRequests:
 
     def wanted(self, geometry: StepGeometry) -> WantedRows:
         """The rows of a step that are wanted now and count as taken from now on."""
+        if self._steady is not None:
+            steady = self._steady.wanted(geometry)
+            if steady is not None:
+                return steady
+            self._steady.note_seen()
+        wanted = self._looked_up(geometry)
+        self._steady = _SteadyBatch.of(geometry, self._requests)
+        return wanted
+
+    def _looked_up(self, geometry: StepGeometry) -> WantedRows:
         prompts, lengths, counts, shifts = [], [], [], []
         positions: list[int] = []
         first_token = 0

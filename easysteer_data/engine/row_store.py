@@ -52,6 +52,10 @@ class RowStore:
         self._whole: Chunk | None = None
         self._copies: list[Future[None]] = []
 
+    def has(self, n_rows: Sequence[int]) -> bool:
+        """Whether so many rows of each prompt have come."""
+        return bool((self._n_rows >= n_rows).all())
+
     def add(self, chunk: Chunk) -> None:
         """Take a chunk's rows of these prompts; rows of a prompt stand together and in order."""
         owner = chunk.prompt.numpy().astype(np.int64) - self._first

@@ -20,7 +20,7 @@ from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineE
 from easysteer_data.types import Reduce, Stream
 
 # Bytes of rows between a worker and the driver, where the caller does not say.
-_MAILBOX_BYTES = {"cpu": 2**26, "cuda": 2**31}
+_MAILBOX_BYTES = {"cpu": 2**27, "cuda": 2**32}
 
 _busy: set[int] = set()
 
@@ -156,7 +156,7 @@ class CaptureSession:
         shapes: stream -> what is captured of it, as checked by `TappedEngine.shape`.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
-        buffer_bytes: shared memory of each worker for rows on their way, None = 64 MiB, on a GPU 2 GiB; less
+        buffer_bytes: shared memory of each worker for rows on their way, None = 128 MiB, on a GPU 4 GiB; less
             where there is less. It stays for the engine's next capture.
         block_prompts: how many prompts' rows, counted from the first, are wanted together; see StartOrder.
     """

@@ -27,6 +27,8 @@ class StepSlots:
         self.n_slots = lane.n_buffers * max_tokens
         self.slot_map = torch.full((max_tokens,), -1, dtype=torch.int32, device=device)
         self._places = torch.empty(max_tokens, dtype=torch.int64, device=device)
+        self._slots = np.full(max_tokens, -1, dtype=np.int32)  # the map's copy on the host
+        self._placed = np.empty(0, dtype=np.int64)
         self._token_ids = torch.empty(self.n_slots, dtype=torch.int32, device=device)
         self._buffer = 0
         self._is_clear = True
@@ -35,7 +37,7 @@ class StepSlots:
         """Give the tokens slots in a row and return the first one.
 
         Args:
-            tokens: int64 [n], places in the flat batch.
+            tokens: int64 [n], places in the flat batch, ascending.
             input_ids: [>= n_tokens] on the device, the tokens that the model reads.
         """
         n = len(tokens)
@@ -45,12 +47,18 @@ class StepSlots:
         self._buffer = (self._buffer + 1) % self._lane.n_buffers
         self._lane.before_step(self._buffer)
         first = self._buffer * self._max_tokens
-        slots = np.full(self._max_tokens, -1, dtype=np.int32)
-        slots[tokens] = np.arange(first, first + n, dtype=np.int32)
-        self._lane.upload(slots, self.slot_map)
-        self._lane.upload(tokens, self._places)
+        n_changed = 1 + int(max(tokens[-1], self._placed[-1] if len(self._placed) else 0))
+        self._slots[self._placed] = -1
+        self._slots[tokens] = np.arange(first, first + n, dtype=np.int32)
+        self._placed = tokens
+        self._lane.upload(self._slots[:n_changed], self.slot_map)
         # Copied now: vLLM writes the next step's tokens over them.
-        self._token_ids[first : first + n] = input_ids.index_select(0, self._places[:n])
+        if tokens[-1] == n - 1:  # they ascend, so these are all that there are
+            chosen = input_ids[:n]
+        else:
+            self._lane.upload(tokens, self._places)
+            chosen = input_ids.index_select(0, self._places[:n])
+        self._token_ids[first : first + n] = chosen
         self._is_clear = False
         return first
 
@@ -66,4 +74,6 @@ class StepSlots:
         """Take all slots back."""
         if not self._is_clear:
             self.slot_map.fill_(-1)
+            self._slots[self._placed] = -1
+            self._placed = self._placed[:0]
             self._is_clear = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.host_memory import HostMemory
-from easysteer_data.engine.proof import ProvenRows, Recorded, Rules, prove
+from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.session import CaptureSession, TappedEngine
 from easysteer_data.engine.wire import Chunk, StreamShape, Sums
@@ -22,6 +23,7 @@ from easysteer_data.hidden_states.result import CaptureResult
 from easysteer_data.select import SelectSpec, coerce_select
 from easysteer_data.types import Gates, Reduce, Stream
 
+_PATIENCE_S, _POLL_S = 1.0, 0.0002
 _N_COPIERS = max(1, min(8, (os.cpu_count() or 1) // 2))
 
 
@@ -30,11 +32,18 @@ class _Part:
 
     Args:
         prompts: their indices.
+        select: which of their rows are wanted, None = all.
         store: where their rows are put as they arrive; None where it is not known how many come.
+        exact: whether the engine records the wanted rows only, and not those of tokens it does not know yet.
     """
 
-    def __init__(self, prompts: range, store: RowStore | None) -> None:
+    def __init__(
+        self, prompts: range, select: SelectSpec | None, store: RowStore | None, *, exact: bool
+    ) -> None:
         self.prompts = prompts
+        self._select = select
+        self._exact = exact
+        self._n_expected: list[int] | None = None
         self.outputs: dict[int, Any] = {}
         self._store = store
         self._chunks: list[Chunk] = []
@@ -50,16 +59,26 @@ class _Part:
             self._store.add(chunk)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all prompts are done."""
+    def is_finished(self) -> bool:
+        """Whether all prompts are done; their last rows may still be on their way."""
         return len(self.outputs) == len(self.prompts)
 
-    def prove(self, rules: Rules, select: SelectSpec | None) -> tuple[ProvenRows, list[Any]]:
+    def has_all_rows(self) -> bool | None:
+        """Whether every row of the finished prompts is there; None where it is not known how many come."""
+        if self._store is None or not self._exact:
+            return None
+        if self._n_expected is None:
+            self._n_expected = [len(record.expected()[0]) for record in self._records()]
+        return self._store.has(self._n_expected)
+
+    def prove(self, rules: Rules) -> tuple[ProvenRows, list[Any]]:
         """The part's rows, checked, and its outputs."""
         outputs = [self.outputs[i] for i in self.prompts]
-        records = [finished_prompt(i, self.outputs[i], select) for i in self.prompts]
         chunks = self._chunks if self._store is None else [self._store.finish()]
-        return prove(Recorded(chunks, self._sums), records, rules), outputs
+        return prove(Recorded(chunks, self._sums), self._records(), rules), outputs
+
+    def _records(self) -> list[FinishedPrompt]:
+        return [finished_prompt(i, self.outputs[i], self._select) for i in self.prompts]
 
 
 def capture_stream(
@@ -93,7 +112,7 @@ def capture_stream(
         select: which rows, for all prompts; None = all.
         stream: "hidden_states", "router_logits" or "attention_heads".
         batch_prompts: prompts in each part.
-        buffer_bytes: shared memory for rows on their way from each worker, None = 64 MiB, on a GPU 2 GiB.
+        buffer_bytes: shared memory for rows on their way from each worker, None = 128 MiB, on a GPU 4 GiB.
         reduce: "last" or "mean" of each prompt's selected rows.
         gates: "raise" or "count".
         bos: "refuse", "repair" or "keep".
@@ -112,6 +131,7 @@ def capture_stream(
     rules = Rules(shapes, reduce, gates)
     feed = Feed(llm, Sampling(max_tokens, generate_kwargs), window=2 * engine.max_num_seqs)
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
+    exact = spec is None or spec.whole_generation is not None or max_tokens == 1
     with (
         ThreadPoolExecutor(_N_COPIERS, "easysteer-data-copy") as copiers,
         CaptureSession(
@@ -125,10 +145,11 @@ def capture_stream(
             counts = [_max_rows(given[i], spec, max_tokens) for i in prompts] if reduce is None else [None]
             known = [count for count in counts if count is not None]
             store = RowStore(first, known, shapes, copiers, memory) if len(known) == len(prompts) else None
-            return _Part(prompts, store)
+            return _Part(prompts, spec, store, exact=exact)
 
-        for part in _in_order(feed.run(requests), session, len(given), batch_prompts, open_part):
-            rows, outputs = part.prove(rules, spec)
+        parts = _Parts(session, len(given), batch_prompts, open_part)
+        for part in parts.in_order(feed.run(requests)):
+            rows, outputs = part.prove(rules)
             yield capture_result(rows, stream, shapes[stream], outputs, engine)
 
 
@@ -140,33 +161,58 @@ def _max_rows(prompt: Any, select: SelectSpec | None, max_tokens: int) -> int | 
     return len(tokens) + max_tokens - 1 if select is None else select.max_rows(tokens, max_tokens - 1)
 
 
-def _in_order(
-    steps: Iterator[list[tuple[int, Any]]],
-    session: CaptureSession,
-    n_prompts: int,
-    batch_prompts: int,
-    open_part: Callable[[int], _Part],
-) -> Iterator[_Part]:
-    """The parts, each when it and those before it are whole."""
-    parts: dict[int, _Part] = {}
-    first = 0
+class _Parts:
+    """Sorts finished prompts and arriving rows into parts.
 
-    def part_of(prompt: int) -> _Part:
-        start = prompt // batch_prompts * batch_prompts
-        if start not in parts:
-            parts[start] = open_part(start)
-        return parts[start]
+    Args:
+        session: where rows come from.
+        n_prompts: prompts in all.
+        batch_prompts: prompts in each part.
+        open_part: makes the part that begins with a prompt.
+    """
 
-    for number, finished in enumerate(steps):
-        fetches = finished or number % session.steps_per_fetch == 0
-        recorded = session.fetch() if fetches else session.look()
-        owners = {int(p) // batch_prompts * batch_prompts for p in recorded.prompts()}
+    def __init__(
+        self,
+        session: CaptureSession,
+        n_prompts: int,
+        batch_prompts: int,
+        open_part: Callable[[int], _Part],
+    ) -> None:
+        self._session = session
+        self._n_prompts = n_prompts
+        self._batch_prompts = batch_prompts
+        self._open_part = open_part
+        self._parts: dict[int, _Part] = {}
+        self._first = 0
+
+    def in_order(self, steps: Iterator[list[tuple[int, Any]]]) -> Iterator[_Part]:
+        """The parts, each when it and those before it are whole."""
+        for finished in steps:
+            self._add(self._session.look())
+            for index, output in finished:
+                self._part_of(index).outputs[index] = output
+            while self._first in self._parts and self._parts[self._first].is_finished:
+                self._wait_for_rows(self._parts[self._first])
+                yield self._parts.pop(self._first)
+                self._first += self._batch_prompts
+
+    def _wait_for_rows(self, part: _Part) -> None:
+        """Take rows in until the part has all of its own; wait for no later step if that can be helped."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while (whole := part.has_all_rows()) is False and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self._add(self._session.look())
+        if not whole:
+            self._add(self._session.fetch())
+
+    def _add(self, recorded: Recorded) -> None:
+        owners = {int(p) // self._batch_prompts * self._batch_prompts for p in recorded.prompts()}
         for start in sorted(owners):
-            if start >= first:  # the engine may run a step past the end of a finished prompt
-                part_of(start).add(recorded)
-        del recorded  # its rows keep room in the buffer
-        for index, output in finished:
-            part_of(index).outputs[index] = output
-        while first < n_prompts and first in parts and parts[first].is_whole:
-            yield parts.pop(first)
-            first += batch_prompts
+            if start >= self._first:  # the engine may run a step past the end of a finished prompt
+                self._part_of(start).add(recorded)
+
+    def _part_of(self, prompt: int) -> _Part:
+        start = prompt // self._batch_prompts * self._batch_prompts
+        if start not in self._parts:
+            self._parts[start] = self._open_part(start)
+        return self._parts[start]

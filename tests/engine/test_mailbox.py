@@ -117,8 +117,10 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
         while writing.is_alive():
             chunks += channel.take()
         chunks += channel.take()
-    # Half of the boxes are looked into where they lie, the other rows are copied out.
-    assert len(mailboxes.of_rank[0].held) == (N_BOXES // 2 if in_place else 0)
+    # Most boxes are looked into where they lie; where few are left, rows are copied out.
+    n_held = len(mailboxes.of_rank[0].held)
+    assert 0 < n_held <= min(len(chunks), 3 * N_BOXES // 4 + 1) if in_place else n_held == 0
+    assert mailboxes.of_rank[0].n_free == N_BOXES - n_held
     rows = torch.cat([chunk.values["hidden_states"] for chunk in chunks], dim=1)
     expected = step(0, 400).values["hidden_states"]
     assert torch.equal(rows, expected.to(torch.bfloat16))
@@ -135,7 +137,7 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
 def test_full_blocks_end_with_the_last_prompt_of_a_group(
     lengths: list[int], block_rows: int, group: int, grouped: bool
 ) -> None:
-    mailboxes = Mailboxes(1, 2**16)
+    mailboxes = Mailboxes(1, 2**18)
     outlet = Outlet(Lane())
     outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows, group if grouped else None)
     prompts = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
@@ -187,7 +189,7 @@ def test_rows_that_are_still_looked_at_survive_the_next_capture() -> None:
     rows = torch.cat([chunk.values["router_logits"] for chunk in kept], dim=1)
     assert rows[0, :, 0].tolist() == list(range(3 * N_BOXES))
     view = kept[0].values["router_logits"][0, 0, 1:3]
-    assert len(mailbox.held) == N_BOXES // 2
+    assert N_BOXES // 4 - 1 <= mailbox.n_free <= N_BOXES // 4
     del kept[:], rows
     assert len(mailbox.held) == 1  # a view alone keeps its box
     assert view.tolist() == [0, 0]
