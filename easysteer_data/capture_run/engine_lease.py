@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.engine.open import close_llm, open_llm
-from easysteer_data.engine.session import TappedEngine
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import SettingsError
 from easysteer_data.types import Stream

@@ -9,7 +9,8 @@ from easysteer_data.capture_run.collector import CollectedShard, ShardCollector
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.prover import ShardProver
 from easysteer_data.engine.feed import Feed, Request, Sampling
-from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.session import CaptureSession
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.types import Stream
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from easysteer_data.engine.wire import DTYPES, StartOrder
+from easysteer_data.engine.wire import DTYPES, StreamShape
 from easysteer_data.types import Stream
 
 _ALIGN = 64
@@ -44,18 +44,12 @@ class BlockShape:
     streams: Mapping[Stream, BlockStream]
 
     @classmethod
-    def of(cls, order: StartOrder, widths: Mapping[Stream, int]) -> BlockShape:
-        """The blocks of an order, of the streams that the rank hands over.
-
-        Args:
-            order: the capture.
-            widths: stream -> values per row on the rank; a stream that is left out is not handed over.
-        """
+    def of(cls, part: Mapping[Stream, StreamShape]) -> BlockShape:
+        """The blocks of a rank's part of a capture."""
         return cls(
             {
-                stream: BlockStream(len(layer_ids), widths[stream], DTYPES[order.dtypes[stream]])
-                for stream, layer_ids in order.layers.items()
-                if stream in widths
+                stream: BlockStream(len(shape.layer_ids), shape.width, DTYPES[shape.dtype])
+                for stream, shape in part.items()
             }
         )
 

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,9 +19,9 @@ import torch
 
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.mailbox import N_BOXES, Block, Mailbox
+from easysteer_data.engine.ranks import Ranks
 from easysteer_data.engine.spool import make_spool, remove_spool
-from easysteer_data.engine.wire import SPLIT_STREAMS, Chunk, mailbox_name
-from easysteer_data.errors import EngineError
+from easysteer_data.engine.wire import Chunk, mailbox_name
 from easysteer_data.types import STREAMS, Stream
 
 _IDLE_S = 0.001
@@ -75,7 +74,8 @@ class Channel:
 
     Args:
         mailboxes: the engine's.
-        shapes: what a block of each rank holds.
+        ranks: the engine's workers.
+        shapes: what a block of each holds.
         in_place: leave rows where they are, as far as there are boxes.
         look: called now and then while rows are waited for; raises if the engine has died.
     """
@@ -83,11 +83,13 @@ class Channel:
     def __init__(
         self,
         mailboxes: Mailboxes,
+        ranks: Ranks,
         shapes: Sequence[BlockShape],
         look: Callable[[], None],
         *,
         in_place: bool,
     ) -> None:
+        self._ranks = ranks
         self._shapes = shapes
         self._in_place = in_place
         self._look = look
@@ -114,12 +116,17 @@ class Channel:
     @property
     def has_failed(self) -> bool:
         """Whether a worker has an error to tell."""
+        return self._failed()
+
+    def _failed(self) -> bool:
         return any(mailbox.has_failed for mailbox in self._mailboxes)
 
     def take(self) -> list[Chunk]:
         """Return the rows of all steps that the workers have run, since the last call."""
+        # Ranks run the same steps, not in the same moment.
+        n_blocks = max(mailbox.n_published for mailbox in self._mailboxes)
         for mailbox in self._mailboxes:
-            mailbox.wait(mailbox.n_published, self._look)
+            mailbox.wait(n_blocks, self._look, self._failed)
         return self.whole()
 
     def whole(self) -> list[Chunk]:
@@ -129,7 +136,7 @@ class Channel:
             raise self._error
         with self._lock:
             n_chunks = min(len(chunks) for chunks in self._chunks)
-            return [join_ranks([chunks.popleft() for chunks in self._chunks]) for _ in range(n_chunks)]
+            return [self._ranks.join([chunks.popleft() for chunks in self._chunks]) for _ in range(n_chunks)]
 
     def _run(self) -> None:
         try:
@@ -163,31 +170,3 @@ def _chunk_of(views: Mapping[str, torch.Tensor]) -> Chunk:
         return {s: views[f"{prefix}.{s}"] for s in STREAMS if f"{prefix}.{s}" in views}
 
     return Chunk(views["prompt"], views["position"], views["token_id"], of("values"), of("peaks"))
-
-
-def join_ranks(chunks: Sequence[Chunk]) -> Chunk:
-    """One block's rows from the chunks of all ranks.
-
-    Tensor-parallel ranks compute the same hidden states and router logits, which the first one hands over,
-    and each its own attention heads.
-
-    Raises:
-        EngineError: the ranks recorded different rows.
-    """
-    first = chunks[0]
-    if len(chunks) == 1:
-        return first
-    if any(not torch.equal(first.position, chunk.position) for chunk in chunks[1:]):
-        raise EngineError("the workers recorded different rows in one step")
-    peaks = dict(first.peaks)
-    for stream in SPLIT_STREAMS & peaks.keys():
-        peaks[stream] = torch.stack([chunk.peaks[stream] for chunk in chunks]).amax(0)
-    return replace(first, values=join_widths([chunk.values for chunk in chunks]), peaks=peaks)
-
-
-def join_widths(parts: Sequence[Mapping[Stream, torch.Tensor]]) -> dict[Stream, torch.Tensor]:
-    """The first rank's values, but all ranks' side by side for split streams."""
-    return {
-        stream: torch.cat([part[stream] for part in parts], dim=-1) if stream in SPLIT_STREAMS else value
-        for stream, value in parts[0].items()
-    }

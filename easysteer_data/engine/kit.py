@@ -47,13 +47,20 @@ class TapKit:
             if stream in self._groups:
                 continue
             model = runner.get_model()
-            points = _of_layers(find_points(model, stream, hidden_size), layers, stream, find_blocks(model))
+            all_points = find_points(model, stream, hidden_size)
+            points = _of_layers(all_points, self._own(layers, find_blocks(model)), stream, find_blocks(model))
             if points:
                 # Routers may give float32 in a bfloat16 model; their rows are narrow enough to keep it.
                 dtype = torch.float32 if stream == "router_logits" else runner.model_config.dtype
                 self._groups[stream] = TapGroup(points, self._slots.n_slots, dtype, self._slots.slot_map)
-            elif stream not in self._absent:
+            elif not all_points and stream not in self._absent:
                 self._absent.append(stream)
+
+    def _own(self, layers: Sequence[int] | None, blocks: Collection[int]) -> Sequence[int] | None:
+        """The layers that may be asked of this worker: of a pipeline's, those of its stage."""
+        if layers is None or self._worker.vllm_config.parallel_config.pipeline_parallel_size == 1:
+            return layers
+        return [layer_id for layer_id in layers if layer_id in blocks]
 
     def add_steering(self) -> None:
         """Make every block's output steerable, once."""
@@ -141,7 +148,7 @@ def _of_layers(
     if missing:
         raise SettingsError(f"{stream}: no layers {missing}; the model has {sorted(blocks)}")
     chosen = [point for point in points if point.layer_id in layers]
-    if points and not chosen:
+    if points and layers and not chosen:
         raise SettingsError(
             f"{stream}: none of the layers {sorted(layers)} has it; {[p.layer_id for p in points]} have"
         )

@@ -175,16 +175,23 @@ class Mailbox:
         self._used[block.box] = 0
         self.held.discard(block.box)
 
-    def wait(self, n_blocks: int, look: Callable[[], None], check_s: float = 5.0) -> None:
-        """The reader's: wait until so many blocks are whole, or the writer has failed.
+    def wait(
+        self,
+        n_blocks: int,
+        look: Callable[[], None],
+        failed: Callable[[], bool] = lambda: False,
+        check_s: float = 5.0,
+    ) -> None:
+        """The reader's: wait until so many blocks are whole, or this writer or another has failed.
 
         Args:
             n_blocks: how many.
             look: called now and then; may raise.
+            failed: whether another writer has failed, without which no more blocks may come.
             check_s: seconds between two looks.
         """
         next_look = time.monotonic() + check_s
-        while self.n_completed < n_blocks and not self.has_failed:
+        while self.n_completed < n_blocks and not self.has_failed and not failed():
             if time.monotonic() > next_look:
                 look()
                 next_look = time.monotonic() + check_s

@@ -19,12 +19,13 @@ from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.geometry import StepGeometry
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.outlet import OpenBlock, Outlet, StepRows
+from easysteer_data.engine.ranks import part_of_rank
 from easysteer_data.engine.requests import RunningRequests, WantedRows
 from easysteer_data.engine.slots import StepSlots
 from easysteer_data.engine.spool import put
 from easysteer_data.engine.sums import RunningSums
 from easysteer_data.engine.taps import TapGroup
-from easysteer_data.engine.wire import SPLIT_STREAMS, StartOrder
+from easysteer_data.engine.wire import StartOrder, StreamShape
 from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
@@ -65,7 +66,7 @@ class Recorder:
         self._tensor_rank = tensor_rank
         self._outlet = Outlet(lane)
         self._order: StartOrder | None = None
-        self._streams: tuple[Stream, ...] = ()
+        self._part: Mapping[Stream, StreamShape] = {}
         self._requests = RunningRequests()
         self._step: _Step | None = None
         self._sums = RunningSums()
@@ -78,17 +79,19 @@ class Recorder:
         return self._order is not None
 
     def start(self, order: StartOrder, rank: int) -> None:
-        """Switch on the taps of the ordered layers and open this rank's mailbox."""
+        """Switch on the taps of those ordered layers that this rank hands over, and open its mailbox."""
         self.stop()
-        self._streams = tuple(
-            stream for stream in order.layers if self._tensor_rank == 0 or stream in SPLIT_STREAMS
-        )
-        for stream in self._streams:
-            self._groups[stream].switch_on(order.layers[stream])
+        tapped = {stream: (group.layer_ids, group.width) for stream, group in self._groups.items()}
+        self._part = part_of_rank(order, tapped, self._tensor_rank)
+        for stream, shape in self._part.items():
+            self._groups[stream].switch_on(shape.layer_ids)
             self._groups[stream].listen(partial(self._layer_done, stream))
-        shape = BlockShape.of(order, {stream: self._groups[stream].width for stream in self._streams})
         self._outlet.open(
-            order.mailbox(rank), order.mailbox_bytes, shape, order.block_rows, order.block_prompts
+            order.mailbox(rank),
+            order.mailbox_bytes,
+            BlockShape.of(self._part),
+            order.block_rows,
+            order.block_prompts,
         )
         self._requests = RunningRequests(order.reduce == "last")
         self._order = order
@@ -183,8 +186,8 @@ class Recorder:
             wanted.prompt,
             wanted.position,
             self._slots.token_ids(first, n_rows),
-            {stream: self._groups[stream].peaks_at(first, n_rows) for stream in self._streams},
-            {stream: self._groups[stream].rows_at(first, n_rows) for stream in self._streams},
+            {stream: self._groups[stream].peaks_at(first, n_rows) for stream in self._part},
+            {stream: self._groups[stream].rows_at(first, n_rows) for stream in self._part},
         )
         if self._order is not None and self._order.reduce == "mean":
             self._sum_prompt_rows(rows, wanted.generated)
@@ -199,12 +202,10 @@ class Recorder:
 
     def _streams_left(self, step: _Step) -> list[Stream]:
         """Streams of which not every layer was copied during the forward pass, as where graphs replay it."""
-        order = self._order
         return [
             stream
-            for stream in self._streams
-            if order is not None
-            and not all((stream, place) in step.copied for place in range(len(order.layers[stream])))
+            for stream, shape in self._part.items()
+            if not all((stream, place) in step.copied for place in range(len(shape.layer_ids)))
         ]
 
     def _sum_prompt_rows(self, rows: StepRows, generated: np.ndarray) -> None:

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from easysteer_data.engine.plain import attach_steering
-from easysteer_data.engine.session import TappedEngine
 from easysteer_data.engine.steer_wire import Recipe, recipes_to_wire
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import WorkerFacts
-from easysteer_data.errors import EngineError, SettingsError
+from easysteer_data.errors import EngineError, SettingsError, UnsupportedEngineError
 
 _busy: set[int] = set()
 
@@ -23,8 +23,12 @@ def steerable(engine: TappedEngine) -> tuple[tuple[int, ...], int]:
         The layer ids whose outputs can be steered, ascending, and their width.
 
     Raises:
-        UnsupportedEngineError: the engine was not opened for steering; shows what to add.
+        UnsupportedEngineError: the engine is not open for steering, or is a pipeline; shows what to change.
     """
+    if engine.facts[0].n_pipeline_ranks > 1:
+        raise UnsupportedEngineError(
+            "steering needs every layer in each worker: open the engine without pipeline_parallel_size"
+        )
     steering = engine.facts[0].steering
     if steering is None:
         attach_steering(engine.llm)

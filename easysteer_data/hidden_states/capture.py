@@ -10,8 +10,9 @@ import torch
 from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
-from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.session import CaptureSession
 from easysteer_data.engine.steer_session import SteerSession
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.hidden_states.prompts import prepare_prompts

@@ -7,8 +7,8 @@ from typing import Any
 
 from easysteer_data.bos import BosPolicy
 from easysteer_data.engine.feed import Feed, Request, Sampling
-from easysteer_data.engine.session import TappedEngine
 from easysteer_data.engine.steer_session import SteerSession
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.hidden_states.prompts import prepare_prompts
 from easysteer_data.hidden_states.steered import Steering, plan_steering, warn_of_short_prompts
 

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from easysteer_data.engine.session import TappedEngine
 from easysteer_data.engine.steer_session import steerable
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.errors import SettingsError
 from easysteer_data.model_facts import read_model_facts
 from easysteer_data.select import warn_clamped

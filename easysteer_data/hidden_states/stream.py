@@ -15,7 +15,8 @@ from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.row_store import RowStore
-from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.session import CaptureSession
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import Chunk, StreamShape, Sums
 from easysteer_data.hidden_states.capture import capture_result, finished_prompt
 from easysteer_data.hidden_states.prompts import prepare_prompts

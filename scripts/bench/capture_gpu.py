@@ -28,6 +28,7 @@ from phases import driver_phases
 
 N_PROMPTS, N_TOKENS = 256, 512
 N_SHORT, N_NEW = 32, 128
+BUFFER_BYTES = 24 * 2**30
 _BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for two threads
 SAMPLING = {"ignore_eos": True, "detokenize": False}
 
@@ -42,9 +43,11 @@ def prompts(n_tokens: int) -> list[dict[str, list[int]]]:
     ]
 
 
-def options(model: str) -> dict[str, Any]:
+def options(model: str, n_tensor: int, n_pipeline: int) -> dict[str, Any]:
     """Arguments that all engines share."""
     return {
+        "tensor_parallel_size": n_tensor,
+        "pipeline_parallel_size": n_pipeline,
         "model": model,
         "load_format": "dummy",
         "skip_tokenizer_init": True,
@@ -60,12 +63,11 @@ def options(model: str) -> dict[str, Any]:
 class Bench:
     """The engines and what is measured with them."""
 
-    def __init__(self, model: str, with_eager: bool) -> None:
+    def __init__(self, shared: dict[str, Any], with_eager: bool) -> None:
         from vllm import LLM
 
         from easysteer_data import open_llm
 
-        shared = options(model)
         with ThreadPoolExecutor() as pool:
             plain = pool.submit(LLM, **shared)
             time.sleep(_BETWEEN_STARTS_S)
@@ -88,7 +90,7 @@ class Bench:
         """Capture, rows proven and handed over."""
         from easysteer_data import capture_stream
 
-        n_rows, n_bytes = 0, 0
+        n_rows = 0
         for part in capture_stream(
             self.tapped,
             self.short if new else self.long,
@@ -96,13 +98,11 @@ class Bench:
             layers=layers,
             select=select,
             # Where a part of all layers fits a box, it is handed over where it arrived.
-            batch_prompts=64 if new else 16 if len(layers) <= 4 else 2,
-            buffer_bytes=16 * 2**30,
+            batch_prompts=64 if new or select else 16 if len(layers) <= 4 else 2,
+            buffer_bytes=BUFFER_BYTES,
             **SAMPLING,
         ):
-            rows = part.layers[layers[0]]
-            n_rows += len(rows)
-            n_bytes += sum(value.nbytes for value in part.layers.values())
+            n_rows += len(part.layers[layers[0]])
         expected = N_PROMPTS * (1 if select == LAST else N_NEW - 1 if new else N_TOKENS)
         if n_rows != expected:
             raise SystemExit(f"{n_rows} rows came, {expected} were expected")
@@ -139,10 +139,13 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--no-eager", action="store_true")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--pipeline-parallel", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
     arguments = parser.parse_args()
     started = time.perf_counter()
-    bench = Bench(arguments.model, not arguments.no_eager)
+    shared = options(arguments.model, arguments.tensor_parallel, arguments.pipeline_parallel)
+    bench = Bench(shared, not arguments.no_eager)
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
     cases = [
         case
@@ -185,6 +188,8 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "shared_memory_gb": round(shutil.disk_usage("/dev/shm").total / 1e9),  # noqa: S108
         "model": Path(arguments.model).name,
+        "tensor_parallel": arguments.tensor_parallel,
+        "pipeline_parallel": arguments.pipeline_parallel,
     }
     sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n")
     for name, entry in report.items():

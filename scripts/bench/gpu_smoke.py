@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 LAYERS = (0, 3, 5, 7)
+PROMPT = {"prompt": "all"}
 N_NEW = 17  # 16 of them are read by the model
 ENGINES: dict[str, dict[str, Any]] = {
     "eager_v2": {"eager": True, "v2": True, "tapped": True},
@@ -38,6 +39,13 @@ STEERED: dict[str, dict[str, Any]] = {
     "steered_v2": {"eager": False, "v2": True},
     "steered_v1": {"eager": False, "v2": False},
     "steered_child_v2": {"eager": False, "v2": True, "child": True},
+}
+# Only where there are two GPUs.
+PARALLEL: dict[str, dict[str, Any]] = {
+    "tensor_parallel": {"eager": False, "v2": True, "child": True, "size": {"tensor_parallel_size": 2}},
+    "tensor_parallel_v1": {"eager": False, "v2": False, "child": True, "size": {"tensor_parallel_size": 2}},
+    "pipeline": {"eager": False, "v2": True, "child": True, "size": {"pipeline_parallel_size": 2}},
+    "pipeline_v1": {"eager": False, "v2": False, "child": True, "size": {"pipeline_parallel_size": 2}},
 }
 STEP_LENGTH = 8.0
 
@@ -69,7 +77,7 @@ def prompts() -> list[dict[str, list[int]]]:
 
 def run_engine(kind: str, model: Path, out: Path) -> None:
     """Open one engine, run the prompts, and leave its rows and tokens in `out`."""
-    options = {"tapped": True, **(ENGINES | STEERED)[kind]}
+    options = {"tapped": True, **(ENGINES | STEERED | PARALLEL)[kind]}
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if options["v2"] else "0"
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if options.get("child") else "0"
     from vllm import LLM, SamplingParams
@@ -84,6 +92,7 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
         "gpu_memory_utilization": 0.2,
         "kv_cache_memory_bytes": 4 * 2**30,  # engines side by side can't measure what is free
         "generation_config": "vllm",
+        **options.get("size", {}),
     }
     sampling = {"max_tokens": N_NEW, "ignore_eos": True, "detokenize": False}
     greedy = SamplingParams(temperature=0, **sampling)
@@ -96,17 +105,26 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
         outputs = llm.generate(prompts(), greedy, use_tqdm=False)
     else:
         from easysteer_data import capture, open_llm
-        from easysteer_data.engine.session import TappedEngine
+        from easysteer_data.engine.tapped import TappedEngine
 
         llm = open_llm(**llm_options, streams=("hidden_states", "attention_heads"))
         idle = llm.generate(prompts(), greedy, use_tqdm=False)
         result = capture(llm, prompts(), layers=LAYERS, **sampling)
-        heads = capture(llm, prompts()[:4], layers=LAYERS, stream="attention_heads", select={"prompt": "all"})
+        heads = capture(llm, prompts()[:4], layers=LAYERS, stream="attention_heads", select=PROMPT)
         outputs = result.outputs
         rows = {f"hidden.{layer_id}": result.rows(layer_id) for layer_id in LAYERS}
         rows |= {f"heads.{layer_id}": heads.rows(layer_id) for layer_id in LAYERS}
         rows["n_rows"] = torch.tensor([len(result.sample_positions(i)) for i in range(len(result))])
         facts["runner"] = TappedEngine(llm).facts[0].runner
+        ends = {
+            layer_id: capture(
+                llm, prompts()[:4], layers=[layer_id], stream="attention_heads", select=PROMPT
+            ).rows(layer_id)
+            for layer_id in (LAYERS[0], LAYERS[-1])  # of a pipeline, each in a stage of its own
+        }
+        facts["rows of one layer alone against all"] = {
+            layer_id: compare(alone, heads.rows(layer_id)) for layer_id, alone in ends.items()
+        }
         facts["prompts_with_equal_tokens_while_recording"] = sum(
             list(a.outputs[0].token_ids) == list(b.outputs[0].token_ids)
             for a, b in zip(idle, outputs, strict=True)
@@ -129,7 +147,7 @@ def run_steered(
 ) -> tuple[Any, list[Any], dict[str, torch.Tensor], dict[str, Any]]:
     """Steer three of each five prompts: added, erased, added to what is generated; two stay as they are."""
     from easysteer_data import SteeringSpec, VectorSpec, capture, generate, open_llm
-    from easysteer_data.engine.session import TappedEngine
+    from easysteer_data.engine.tapped import TappedEngine
 
     llm = open_llm(**llm_options, steering=True)
     how: list[dict[str, Any] | None] = [
@@ -252,12 +270,13 @@ def engine_process(kind: str, folder: Path) -> str:
 def main() -> None:
     """Run every engine and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", choices=ENGINES | STEERED)
+    parser.add_argument("--engine", choices=ENGINES | STEERED | PARALLEL)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--only", nargs="*", help="engines to run; the eager one must be among them")
     parser.add_argument("--side-by-side", type=int, default=4, help="engines at a time")
     arguments = parser.parse_args()
-    chosen = arguments.only or [*ENGINES, *STEERED]
+    there = [*ENGINES, *STEERED, *(PARALLEL if torch.cuda.device_count() > 1 else ())]
+    chosen = arguments.only or there
     if arguments.engine:
         run_engine(arguments.engine, arguments.folder / "model", arguments.folder)
         return

@@ -20,7 +20,8 @@ def driver_phases() -> Iterator[dict[str, float]]:
     from vllm.v1.engine.llm_engine import LLMEngine
 
     from easysteer_data.engine.feed import Feed
-    from easysteer_data.engine.session import CaptureSession, TappedEngine
+    from easysteer_data.engine.session import CaptureSession
+    from easysteer_data.engine.tapped import TappedEngine
     from easysteer_data.hidden_states import stream
 
     seconds: dict[str, float] = defaultdict(float)

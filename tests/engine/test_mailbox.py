@@ -20,6 +20,7 @@ from easysteer_data.engine.channel import Channel, Mailboxes
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.mailbox import N_BOXES, Mailbox
 from easysteer_data.engine.outlet import Outlet, StepRows
+from easysteer_data.engine.ranks import Ranks
 from easysteer_data.errors import EngineError
 
 BYTES = 64 * N_BOXES
@@ -89,6 +90,9 @@ SHAPE = BlockShape(
 )
 
 
+ONE_RANK = Ranks([])  # one worker's chunks are whole as they are
+
+
 def step(first: int, n: int) -> StepRows:
     position = np.arange(first, first + n, dtype=np.int32)
     values = torch.from_numpy(position).float()[None, :, None]
@@ -111,7 +115,7 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
     outlet = Outlet(Lane())
     outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows)
     chunks = []
-    with Channel(mailboxes, [SHAPE], look=lambda: None, in_place=in_place) as channel:
+    with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=in_place) as channel:
         writing = threading.Thread(target=lambda: [outlet.put(step(10 * i, 10)) for i in range(40)])
         writing.start()
         while writing.is_alive():
@@ -141,7 +145,7 @@ def test_full_blocks_end_with_the_last_prompt_of_a_group(
     outlet = Outlet(Lane())
     outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows, group if grouped else None)
     prompts = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    with Channel(mailboxes, [SHAPE], look=lambda: None, in_place=False) as channel:
+    with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=False) as channel:
         outlet.put(replace(step(0, len(prompts)), prompt=prompts))
         blocks = [chunk.prompt.numpy() for chunk in channel.take()]
     mailboxes.remove()
@@ -183,7 +187,7 @@ def test_rows_that_are_still_looked_at_survive_the_next_capture() -> None:
         mailbox.reset()
         outlet = Outlet(Lane())
         outlet.open(mailbox.path, mailboxes.n_bytes, SHAPE, 10)
-        with Channel(mailboxes, [SHAPE], look=lambda: None, in_place=True) as channel:
+        with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=True) as channel:
             outlet.put(step(capture, 1))
             kept += channel.take()
     rows = torch.cat([chunk.values["router_logits"] for chunk in kept], dim=1)

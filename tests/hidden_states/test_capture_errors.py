@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from easysteer_data.engine.feed import Feed
-from easysteer_data.engine.session import CaptureSession, TappedEngine
+from easysteer_data.engine.session import CaptureSession
+from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.hidden_states import capture, get_all_hidden_states_generate
 from easysteer_data.select import SelectSpec
