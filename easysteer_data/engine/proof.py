@@ -205,7 +205,26 @@ def _choose(chunks: Sequence[Chunk], index: RowIndex, names: Mapping[int, str]) 
         return np.empty(0, dtype=np.int64)
     if not chunks:
         raise ProofError(f"{_where(index, names, 0)}: no row came back")
+    chosen = _places(chunks, wanted, index, names)
+    read = chunks[0].token_id if len(chunks) == 1 else torch.cat([chunk.token_id for chunk in chunks])
+    tokens = read.numpy()[chosen]
+    wrong = tokens != index.token_id.numpy()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ProofError(
+            f"{_where(index, names, row)}: the row was computed from token {tokens[row]}, but the request "
+            f"has token {int(index.token_id[row])} there"
+        )
+    return chosen
+
+
+def _places(
+    chunks: Sequence[Chunk], wanted: np.ndarray, index: RowIndex, names: Mapping[int, str]
+) -> np.ndarray:
+    """Where the one row of each wanted key is in the concatenated chunks."""
     got = np.concatenate([_keys(chunk.prompt, chunk.position) for chunk in chunks])
+    if np.array_equal(got, wanted):  # in order already, each once: the keys of an index ascend
+        return np.arange(len(wanted))
     order = np.argsort(got, kind="stable")
     ordered = got[order]
     place = np.searchsorted(ordered, wanted)
@@ -215,16 +234,8 @@ def _choose(chunks: Sequence[Chunk], index: RowIndex, names: Mapping[int, str]) 
     doubled = np.append(ordered, -1)[place + 1] == wanted
     if doubled.any():
         raise ProofError(f"{_where(index, names, int(np.argmax(doubled)))}: more than one row came back")
-    chosen: np.ndarray = order[place]
-    read = torch.cat([chunk.token_id for chunk in chunks]).numpy()[chosen]
-    wrong = read != index.token_id.numpy()
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ProofError(
-            f"{_where(index, names, row)}: the row was computed from token {read[row]}, but the request has "
-            f"token {int(index.token_id[row])} there"
-        )
-    return chosen
+    places: np.ndarray = order[place]
+    return places
 
 
 def _gathered(
@@ -253,8 +264,9 @@ def _check_peaks(
     """Refuse rows whose largest absolute value is not a finite, non-zero number that the dtype can hold."""
     shape = rules.shapes[stream]
     largest = float(torch.finfo(DTYPES[shape.dtype]).max)
-    good = (peaks > 0) & (peaks <= largest)
-    if bool(good.all()):
+    # By numpy: torch would share so little work among threads, which costs more than it saves.
+    good = (peaks.numpy() > 0) & (peaks.numpy() <= largest)
+    if good.all():
         return Counter()
     faults = {
         "all_zero": peaks == 0,
@@ -263,7 +275,7 @@ def _check_peaks(
     }
     if rules.gates == "count":
         return Counter({name: int(mask.sum()) for name, mask in faults.items()})
-    layer, row = (int(i) for i in torch.nonzero(~good)[0])
+    layer, row = (int(i) for i in np.argwhere(~good)[0])
     fault = next(name for name, mask in faults.items() if mask[layer, row])
     raise ProofError(
         f"{_where(index, names, row)}, layer {shape.layer_ids[layer]}, {stream} ({shape.dtype}): "

@@ -52,9 +52,9 @@ class RowStore:
         self._whole: Chunk | None = None
         self._copies: list[Future[None]] = []
 
-    def has(self, n_rows: Sequence[int]) -> bool:
-        """Whether so many rows of each prompt have come."""
-        return bool((self._n_rows >= n_rows).all())
+    def has_all_but(self, n_missing: Sequence[int]) -> bool:
+        """Whether all rows of each prompt have come but so many of the most that it can give."""
+        return bool((self._n_rows + n_missing >= self._max_rows).all())
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk's rows of these prompts; rows of a prompt stand together and in order."""

@@ -35,16 +35,15 @@ class _Part:
         prompts: their indices.
         select: which of their rows are wanted, None = all.
         store: where their rows are put as they arrive; None where it is not known how many come.
-        exact: whether the engine records the wanted rows only, and not those of tokens it does not know yet.
+        max_tokens: tokens that are generated at most.
     """
 
     def __init__(
-        self, prompts: range, select: SelectSpec | None, store: RowStore | None, *, exact: bool
+        self, prompts: range, select: SelectSpec | None, store: RowStore | None, max_tokens: int
     ) -> None:
         self.prompts = prompts
         self._select = select
-        self._exact = exact
-        self._n_expected: list[int] | None = None
+        self._max_tokens = max_tokens
         self.outputs: dict[int, Any] = {}
         self._store = store
         self._chunks: list[Chunk] = []
@@ -66,11 +65,17 @@ class _Part:
 
     def has_all_rows(self) -> bool | None:
         """Whether every row of the finished prompts is there; None where it is not known how many come."""
-        if self._store is None or not self._exact:
+        # Where a clause reads generated tokens, the engine records rows that turn out not to be wanted.
+        exact = self._select is None or self._select.whole_generation is not None or self._max_tokens == 1
+        if self._store is None or not exact:
             return None
-        if self._n_expected is None:
-            self._n_expected = [len(record.expected()[0]) for record in self._records()]
-        return self._store.has(self._n_expected)
+        return self._store.has_all_but([self._n_unread(self.outputs[i]) for i in self.prompts])
+
+    def _n_unread(self, output: Any) -> int:
+        """Rows of generated tokens that could have come and do not, since the completion ended early."""
+        select = self._select
+        generates = select is None or select.whole_generation
+        return self._max_tokens - len(output.outputs[0].token_ids) if generates else 0
 
     def prove(self, rules: Rules) -> tuple[ProvenRows, list[Any]]:
         """The part's rows, checked, and its outputs."""
@@ -132,7 +137,6 @@ def capture_stream(
     rules = Rules(shapes, reduce, gates)
     feed = Feed(llm, Sampling(max_tokens, generate_kwargs), window=2 * engine.max_num_seqs)
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
-    exact = spec is None or spec.whole_generation is not None or max_tokens == 1
     with (
         ThreadPoolExecutor(_N_COPIERS, "easysteer-data-copy") as copiers,
         CaptureSession(
@@ -146,7 +150,7 @@ def capture_stream(
             counts = [_max_rows(given[i], spec, max_tokens) for i in prompts] if reduce is None else [None]
             known = [count for count in counts if count is not None]
             store = RowStore(first, known, shapes, copiers, memory) if len(known) == len(prompts) else None
-            return _Part(prompts, spec, store, exact=exact)
+            return _Part(prompts, spec, store, max_tokens)
 
         parts = _Parts(session, len(given), batch_prompts, open_part)
         for part in parts.in_order(feed.run(requests)):

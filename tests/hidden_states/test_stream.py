@@ -23,6 +23,7 @@ PROMPTS = [{"prompt_token_ids": [5 + (7 * i + j) % 60 for j in range(1 + 13 * i 
         pytest.param(
             {"max_tokens": 6, "ignore_eos": True, "select": {"generation": "all"}}, id="completions"
         ),
+        pytest.param({"max_tokens": 9, "stop_token_ids": list(range(0, 64, 2))}, id="completions cut short"),
         pytest.param({"select": {"prompt_positions": [0, -1]}}, id="two positions"),
         pytest.param(
             {"max_tokens": 4, "select": {"prompt_tokens": [9], "generation_tokens": [9, 11]}}, id="tokens"
