@@ -103,7 +103,7 @@ class Bench:
             **SAMPLING,
         ):
             n_rows += len(part.layers[layers[0]])
-        expected = N_PROMPTS * (1 if select == LAST else N_NEW - 1 if new else N_TOKENS)
+        expected = N_PROMPTS * (N_TOKENS if select is None else N_NEW - 1 if select == NEW else 1)
         if n_rows != expected:
             raise SystemExit(f"{n_rows} rows came, {expected} were expected")
 
@@ -120,7 +120,9 @@ class Bench:
         if self.eager is not None:
             yield "generate eager", "generate", lambda: self.generate(self.eager, True)
         yield "generate tapped, idle", "generate", lambda: self.generate(self.tapped, True)
-        for n in (4, 32):
+        first = {"prompt_positions": [0]}
+        yield "generate, no new row", "generate", lambda: self.memory(spread(4), first, True)
+        for n in (1, 4, 32):
             yield f"generate, {n} layers", "generate", lambda n=n: self.memory(spread(n), NEW, True)
 
 
