@@ -24,6 +24,7 @@ from easysteer_data.hidden_states.result import CaptureResult
 from easysteer_data.select import SelectSpec, coerce_select
 from easysteer_data.types import Gates, Reduce, Stream
 
+# How long a finished part's rows may be on their way before all that the engine runs is waited for.
 _PATIENCE_S, _POLL_S = 1.0, 0.0002
 _N_COPIERS = max(1, min(8, (os.cpu_count() or 1) // 2))
 
@@ -152,7 +153,7 @@ def capture_stream(
             store = RowStore(first, known, shapes, copiers, memory) if len(known) == len(prompts) else None
             return _Part(prompts, spec, store, max_tokens)
 
-        parts = _Parts(session, len(given), batch_prompts, open_part)
+        parts = _Parts(session, batch_prompts, open_part)
         for part in parts.in_order(feed.run(requests)):
             rows, outputs = part.prove(rules)
             yield capture_result(rows, stream, shapes[stream], outputs, engine)
@@ -171,7 +172,6 @@ class _Parts:
 
     Args:
         session: where rows come from.
-        n_prompts: prompts in all.
         batch_prompts: prompts in each part.
         open_part: makes the part that begins with a prompt.
     """
@@ -179,12 +179,10 @@ class _Parts:
     def __init__(
         self,
         session: CaptureSession,
-        n_prompts: int,
         batch_prompts: int,
         open_part: Callable[[int], _Part],
     ) -> None:
         self._session = session
-        self._n_prompts = n_prompts
         self._batch_prompts = batch_prompts
         self._open_part = open_part
         self._parts: dict[int, _Part] = {}
