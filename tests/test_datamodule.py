@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 from easysteer_data.data_options import LoaderOptions, RowFilter
 from easysteer_data.datamodule import ActivationDataModule
 from easysteer_data.errors import BadShardError, RunError, SettingsError
-from easysteer_data.serving.sampler import BatchPlan, BatchSampler
 from easysteer_data.settings import DataSettings, build
 from tests.recorder import Recorder, trainer
 from tests.runs import MadeRows, random_rows, write_run
@@ -112,16 +111,6 @@ def test_the_order_depends_on_seed_and_epoch_and_not_on_workers(rows: MadeRows, 
     assert order(0, 3) == order(0, 3, num_workers=2)
     orders = [order(seed, epoch) for seed, epoch in itertools.product((0, 1), (0, 1))]
     assert len({tuple(rows) for rows in orders}) == 4
-
-
-def test_a_spawned_worker_reads_the_same_rows(run: Path) -> None:
-    dataset = ActivationDataModule(run).dataset("train")
-    sampler = BatchSampler(BatchPlan(len(dataset), 16))
-    spawned = DataLoader(
-        dataset, batch_size=None, sampler=sampler, num_workers=1, multiprocessing_context="spawn"
-    )
-    for batch, expected in zip(spawned, DataLoader(dataset, batch_size=None, sampler=sampler), strict=True):
-        assert all(torch.equal(batch[name], expected[name]) for name in expected)
 
 
 def test_a_plain_data_loader_over_the_data_set_serves_whole_batches(rows: MadeRows, run: Path) -> None:
@@ -244,19 +233,24 @@ def test_a_missing_run_is_refused_when_set_up(tmp_path: Path) -> None:
         ActivationDataModule(tmp_path / "nowhere").setup()
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*suggested max number of worker")  # of this machine
 @pytest.mark.parametrize(
-    ("start_method", "persistent"), [("fork", True), ("fork", False), ("spawn", True), ("forkserver", True)]
+    ("start_method", "num_workers", "persistent"),
+    [("fork", 4, True), ("fork", 3, False), ("spawn", 1, True), ("forkserver", 1, True)],
 )
-def test_loader_processes_serve_the_same_rows_however_they_start(
-    run: Path, start_method: Any, persistent: bool
+def test_the_trainer_is_served_the_same_batches_by_loader_processes_however_they_start(
+    run: Path, start_method: Any, num_workers: int, persistent: bool
 ) -> None:
     loading = LoaderOptions(start_method=start_method, persistent=persistent, prefetch=3)
-    loader = ActivationDataModule(run, batch_size=30, num_workers=1, loading=loading).train_dataloader()
-    alone = ActivationDataModule(run, batch_size=30).train_dataloader()
-    for epoch in range(2):
-        for one in (loader, alone):
-            one.sampler.set_epoch(epoch)
-        for batch, expected in zip(loader, alone, strict=True):
+    recorder = Recorder()
+    datamodule = ActivationDataModule(run, batch_size=9, num_workers=num_workers, loading=loading)
+    trainer(2, limit_val_batches=0).fit(recorder, datamodule=datamodule)
+    alone = ActivationDataModule(run, batch_size=9).train_dataloader()
+    assert list(recorder.epochs) == [0, 1]
+    for epoch, batches in recorder.epochs.items():
+        alone.sampler.set_epoch(epoch)
+        for batch, expected in zip(batches, alone, strict=True):
             assert all(torch.equal(batch[name], expected[name]) for name in expected)
 
 

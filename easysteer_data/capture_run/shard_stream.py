@@ -42,7 +42,7 @@ class ShardStream:
 
     def run(
         self,
-        numbers: Iterable[int],
+        numbers: Iterable[int | None],
         take: Callable[[CollectedShard], None],
         after_step: Callable[[Sequence[tuple[int, Any]]], None] = lambda _: None,
     ) -> None:
@@ -51,7 +51,7 @@ class ShardStream:
         An exception of a function that is called here stops the recording as one of the engine does.
 
         Args:
-            numbers: which shards.
+            numbers: which shards; None = no further one is there yet, see `Feed.run`.
             take: called with each shard, its rows not yet in order.
             after_step: called with the requests that a step of the engine finished.
 
@@ -70,8 +70,11 @@ class ShardStream:
                 for shard in collector.add_completions(completions):
                     take(shard)
 
-    def _requests(self, numbers: Iterable[int]) -> Iterator[Request]:
+    def _requests(self, numbers: Iterable[int | None]) -> Iterator[Request | None]:
         for number in numbers:
+            if number is None:
+                yield None
+                continue
             for index in range(*self._shards[number]):
                 token_ids = list(self._plan.prompts[index].token_ids)
                 yield Request(index, {"prompt_token_ids": token_ids}, self._plan.selects[index])

@@ -88,8 +88,11 @@ class Feed:
         self._running: dict[str, int] = {}  # outer request id -> tag
         self._params: dict[bool, Any] = {}  # steered or not -> SamplingParams
 
-    def run(self, requests: Iterable[Request]) -> Iterator[list[tuple[int, Any]]]:
+    def run(self, requests: Iterable[Request | None]) -> Iterator[list[tuple[int, Any]]]:
         """Yield, engine step by engine step, the (tag, RequestOutput) of the requests that finished with it.
+
+        A None among the requests says that no further one is there yet: they are asked for again after the
+        next step, and the run ends where the engine has nothing left to do.
 
         An exception, or a consumer that stops, aborts what is still running, so the engine stays usable.
         """
@@ -120,9 +123,13 @@ class Feed:
             engine.abort_request(left, internal=True)
         self._running.clear()
 
-    def _fill(self, waiting: Iterator[Request]) -> None:
+    def _fill(self, waiting: Iterator[Request | None]) -> None:
         room = None if self._window is None else self._window - len(self._running)
-        requests = list(islice(waiting, room))
+        requests: list[Request] = []
+        for request in islice(waiting, room):
+            if request is None:
+                break
+            requests.append(request)
         if not requests:
             return
         wires = {id(r.select): r.select.to_wire() for r in requests if r.select is not None}

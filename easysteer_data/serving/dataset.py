@@ -30,8 +30,8 @@ class ActivationDataset(Dataset[Batch]):
         stream: which of its streams.
         layers: decoder blocks in the order of the L axis, or one block as an int.
         rows: int64 [n], the run's row numbers that make up the data set.
-        transform: makes `x` of the rows [B, L, width] in the storage dtype, which it may overwrite; None
-            leaves them so.
+        transform: makes `x` of the rows [B, L, width], or [B, width] of one layer, in the storage dtype,
+            which it may overwrite; None leaves them so.
         class_weights: float32 [classes], the weight of a row of each class.
     """
 
@@ -75,21 +75,20 @@ class ActivationDataset(Dataset[Batch]):
         located = self._run.locate(self._stream, self._layer_ids, rows)
         labels = self._labels(rows)
         sizes = [len(part) for part in parts]
-        split = [torch.split(values, sizes) for values in labels.values()]
-        stop = 0
-        for size, columns in zip(sizes, zip(*split, strict=True), strict=True):
-            start, stop = stop, stop + size
-            x = located.read(start, stop)
-            yield {"x": self._transformed(x), **dict(zip(labels, columns, strict=True))}
+        columns = zip(*(torch.split(values, sizes) for values in labels.values()), strict=True)
+        names = ("x", *labels)
+        for x, of_batch in zip(located.parts(sizes), columns, strict=True):
+            yield dict(zip(names, (self._transformed(x), *of_batch), strict=True))
 
     def _batch(self, rows: torch.Tensor) -> Batch:
-        x = self._run.gather(self._stream, self._layer_ids, rows)
+        (x,) = self._run.locate(self._stream, self._layer_ids, rows).parts([len(rows)])
         return {"x": self._transformed(x), **self._labels(rows)}
 
     def _transformed(self, x: torch.Tensor) -> torch.Tensor:
-        if self._transform is not None:
-            x = self._transform(x)
-        return x.squeeze(1) if self._one_layer else x
+        """Rows [B * L, width] as they are served."""
+        if not self._one_layer:
+            x = x.view(-1, len(self._layer_ids), x.shape[1])
+        return x if self._transform is None else self._transform(x)
 
     def _labels(self, rows: torch.Tensor) -> Batch:
         """All of a batch but its `x`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any, Protocol, cast
@@ -31,15 +31,18 @@ class ActivationLoader(DataLoader[Batch]):
     """
 
     identity: Mapping[str, Any] = {}  # set by whoever builds the loader: the constructor is DataLoader's
-    _taken = (-1, 0)  # epoch, batches of it
+    _taken: Sequence[int] = (-1, 0)  # epoch, batches of it
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """The rest of the epoch that the sampler is set to when the first batch is asked for."""
         # A generator: Lightning makes the first iterator of a fit before it sets the epoch.
         epoch, n_done = self._sampler.epoch, self._sampler.n_batches_done
         batches = self._batches_of_this_process() if self.num_workers == 0 else super().__iter__()
-        for number, batch in enumerate(batches, start=n_done + 1):
-            self._taken = (epoch, number)
+        taken = [epoch, n_done]
+        for batch in batches:
+            taken[1] += 1
+            if self._taken is not taken:  # a DataLoader takes long to set an attribute
+                self._taken = taken
             yield batch
 
     def _batches_of_this_process(self) -> Iterator[Batch]:
@@ -47,10 +50,12 @@ class ActivationLoader(DataLoader[Batch]):
         steps = iter(self._sampler)
         n_steps = 1
         while places := [*islice(steps, n_steps)]:
-            for batch in cast("ActivationDataset", self.dataset).batches(places):
-                if self.pin_memory:
-                    batch = {name: values.pin_memory() for name, values in batch.items()}
-                yield batch
+            batches = cast("ActivationDataset", self.dataset).batches(places)
+            if not self.pin_memory:
+                yield from batches
+            else:
+                for batch in batches:
+                    yield {name: values.pin_memory() for name, values in batch.items()}
             n_steps = max(1, _LOCATED_ROWS // max(len(places[0]), 1))
 
     @property

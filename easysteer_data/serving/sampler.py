@@ -134,6 +134,16 @@ class BatchPlan:
         n_rows = self.start(step + 1) - start
         return slice(start + rank * n_rows // self.n_ranks, start + (rank + 1) * n_rows // self.n_ranks)
 
+    def batches(self, rank: int) -> Iterator[slice]:
+        """Places in the order of the rows that `rank` gets, step by step."""
+        n_steps, n_rows_of_step = len(self), self._n_rows_of_step()
+        first, last = (place * n_rows_of_step // self.n_ranks for place in (rank, rank + 1))
+        n_even = max(n_steps - 2, 0)  # only a spread tail's steps, the last or the last two, are others
+        for start in range(self.n_done, self.n_done + n_even * n_rows_of_step, n_rows_of_step):
+            yield slice(start + first, start + last)
+        for step in range(n_even, n_steps):
+            yield self.batch(step, rank)
+
     def _n_rows_of_step(self) -> int:
         if self.batch_size is not None:
             return self.n_ranks * self.batch_size
@@ -172,8 +182,7 @@ class BatchSampler(DistributedSampler[RowNumbers]):
         """What is left of the epoch."""
         plan = self._rest()
         order = self.order(self.epoch)
-        for step in range(len(plan)):
-            places = plan.batch(step, self.rank)
+        for places in plan.batches(self.rank):
             if places.stop <= len(order):
                 yield order[places]
             else:

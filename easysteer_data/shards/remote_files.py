@@ -115,10 +115,15 @@ class RemoteFiles:
 
     def range(self, entry: FileEntry, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop` of a file; RunError if they can't be read."""
+        data = self.range_or_all(entry, start, stop)
+        return data if len(data) == stop - start else data[start:stop]
+
+    def range_or_all(self, entry: FileEntry, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` of a file, or all of it where the server gives no ranges."""
 
         def fetch() -> bytes:
             data = self._fetched(entry.name, start, stop)
-            if len(data) != stop - start:
+            if len(data) not in (stop - start, entry.n_bytes):
                 raise OSError(f"{len(data)} bytes where {stop - start} were asked for")
             return data
 
@@ -126,10 +131,16 @@ class RemoteFiles:
 
     def ranges(self, entry: FileEntry, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several stretches of a file, past the cache; RunError if they can't be read."""
-        if self.root.startswith(_PIPE):  # the command is run once, not for each of them
-            data = self.range(entry, 0, entry.n_bytes)
-            return [data[start:stop] for start, stop in spans]
-        return [self.range(entry, start, stop) for start, stop in spans]
+        found: list[bytes] = []
+        whole = b""  # where a server gives no ranges, or a command no stretches, they are cut from it
+        if self.root.startswith(_PIPE):
+            whole = self.range(entry, 0, entry.n_bytes)
+        for start, stop in spans:
+            data = whole or self.range_or_all(entry, start, stop)
+            if len(data) != stop - start:
+                whole, data = data, data[start:stop]
+            found.append(data)
+        return found
 
     def _fetched(self, name: str, start: int | None, stop: int | None) -> bytes:
         """Bytes of a file, in one try."""
@@ -139,7 +150,13 @@ class RemoteFiles:
             done = subprocess.run(command, shell=True, check=True, capture_output=True)  # noqa: S602
             return done.stdout[start:stop]
         # fsspec keeps one object for equal arguments, so that this is cheap, and safe after a fork.
-        system, root = fsspec.core.url_to_fs(self.root, **self.options)
+        try:
+            system, root = fsspec.core.url_to_fs(self.root, **self.options)
+        except ImportError as error:
+            extra = "hf" if self.root.startswith("hf://") else "remote"
+            raise RunError(f"{self.root}: {error}, or pip install 'easysteer-data[{extra}]'") from error
+        except ValueError as error:  # no such scheme, or an option that it can't have
+            raise RunError(f"{self.root}: {error}") from error
         return bytes(system.cat_file(f"{root.rstrip('/')}/{name}", start=start, end=stop))
 
     def _tried(self, name: str, action: Callable[[], T]) -> T:
@@ -148,8 +165,8 @@ class RemoteFiles:
                 return action()
             except FileNotFoundError as error:
                 raise BadShardError(f"{self.root}/{name}: missing") from error
-            except ImportError as error:
-                raise RunError(f"{self.root}: {error}, or pip install 'easysteer-data[remote]'") from error
+            except RunError:
+                raise
             except Exception as error:  # every store has its own errors
                 if attempt == self.n_tries - 1:
                     raise RunError(
@@ -177,6 +194,7 @@ class _Ranges(io.RawIOBase):
         self._files = files
         self._entry = entry
         self._offset = 0
+        self._whole = b""  # kept where the server gives no ranges
 
     def readable(self) -> bool:
         return True
@@ -185,7 +203,9 @@ class _Ranges(io.RawIOBase):
         stop = min(self._offset + len(buffer), self._entry.n_bytes)
         if stop == self._offset:
             return 0
-        data = self._files.range(self._entry, self._offset, stop)
+        data = self._whole or self._files.range_or_all(self._entry, self._offset, stop)
+        if len(data) != stop - self._offset:
+            self._whole, data = data, data[self._offset : stop]
         buffer[: len(data)] = data
         self._offset = stop
         return len(data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,18 +38,22 @@ class LocatedRows:
     scales: torch.Tensor | None = None
     scale_places: torch.Tensor | None = None
 
-    def read(self, start: int, stop: int) -> torch.Tensor:
-        """Copy rows `start` to `stop` of the B out of the files.
+    def parts(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+        """Copy the rows out of the files, the next `sizes[i]` of the B at a time.
 
-        Returns:
-            [b, L, width] in the storage dtype; float32, multiplied by their scales, where there are scales.
+        Yields:
+            [sizes[i] * L, width] in the storage dtype, layer by layer within a row; float32, multiplied by
+            their scales, where there are scales.
         """
-        part = slice(start * self.n_layers, stop * self.n_layers)
-        values = self.windows.index_select(0, self.places[part])
-        if self.scales is not None and self.scale_places is not None:
-            scale = self.scales.index_select(0, self.scale_places[part])
-            values = decode(StoredRows(values, scale))
-        return values.view(stop - start, self.n_layers, values.shape[1])
+        counts = [size * self.n_layers for size in sizes]
+        places = torch.split(self.places, counts)  # a view by slicing costs three times as much
+        if self.scales is None or self.scale_places is None:
+            for part in places:
+                yield self.windows.index_select(0, part)
+            return
+        for part, of_scale in zip(places, torch.split(self.scale_places, counts), strict=True):
+            values, scale = self.windows.index_select(0, part), self.scales.index_select(0, of_scale)
+            yield decode(StoredRows(values, scale))
 
 
 class StreamRows:
@@ -78,8 +82,9 @@ class StreamRows:
         return {**state, "_starts": {}}
 
     def gather(self, layer_ids: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows out of the files: all of what `locate` finds."""
-        return self.locate(layer_ids, rows).read(0, len(rows))
+        """Copy rows out of the files, [B, L, width]: all of what `locate` finds."""
+        (values,) = self.locate(layer_ids, rows).parts([len(rows)])
+        return values.view(len(rows), len(layer_ids), self._header.width)
 
     def locate(self, layer_ids: Sequence[int], rows: torch.Tensor) -> LocatedRows:
         """Find where rows lie, so that they can be copied in parts.

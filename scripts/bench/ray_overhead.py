@@ -1,9 +1,11 @@
 """What Ray costs: seconds a shard in one process, with one actor and with two, of one model and corpus.
 
-    nice python scripts/bench/ray_overhead.py MODEL [--prompts 2000] [--shards 24] > overhead.json
+    nice python -m scripts.bench.ray_overhead MODEL [--prompts 8000] [--shards 12] > overhead.json
 
-The start of engines and actors is left out: the times are those between the commits of shards, without the
-first ones. On a machine whose cores one engine uses up, two actors are no faster than one.
+One process is measured before and after the actors. Cores are shared evenly between actors: Ray gives an
+actor's engine as many threads as it has cores. The start of engines and actors is left out: the times are
+those between the commits of shards, without the first ones and the last, which nothing follows. On a machine
+whose cores one engine uses up, two actors are no faster than one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-_N_LEFT_OUT = 2  # shards at the beginning: one for each actor
+_N_LEFT_OUT = 3  # shards at the beginning, which actors get before others begin
 
 
 def shard_seconds(run: Path) -> list[float]:
@@ -33,7 +35,7 @@ def measure(asked: Any, out: Path) -> float:
     from easysteer_data.capture_run import capture_corpus
 
     capture_corpus(asked, out)
-    seconds = shard_seconds(out)[_N_LEFT_OUT:]
+    seconds = shard_seconds(out)[_N_LEFT_OUT:-1]
     return sum(seconds) / len(seconds)
 
 
@@ -43,8 +45,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path)
-    parser.add_argument("--prompts", type=int, default=2000)
-    parser.add_argument("--shards", type=int, default=24)
+    parser.add_argument("--prompts", type=int, default=8000)
+    parser.add_argument("--shards", type=int, default=12)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -70,10 +72,15 @@ def main() -> None:
         }
         local = build(ExperimentSettings, values)
         ray = ExecutorSettings(kind="ray", options={"object_store_memory": 2**27})
-        figures["local_s"] = round(measure(local, folder / "local"), 4)
+        before_s = measure(local, folder / "before")
         for n_actors in (1, 2):
-            asked = replace(local, executor=replace(ray, n_actors=n_actors))
+            cores = (os.cpu_count() or 1) / n_actors
+            asked = replace(local, executor=replace(ray, n_actors=n_actors, num_cpus=cores))
             figures[f"ray_{n_actors}_s"] = round(measure(asked, folder / f"ray{n_actors}"), 4)
+        after_s = measure(local, folder / "after")
+    figures |= {"local_before_s": round(before_s, 4), "local_after_s": round(after_s, 4)}
+    figures["local_s"] = round((before_s + after_s) / 2, 4)
+    figures["shards_a_minute"] = round(60 / figures["local_s"], 1)
     figures["overhead"] = round(figures["ray_1_s"] / figures["local_s"] - 1, 3)
     figures["overhead_2_actors"] = round(figures["ray_2_s"] / figures["local_s"] - 1, 3)
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")

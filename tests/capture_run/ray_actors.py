@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from easysteer_data.capture_run.executors.actor import CaptureActor
-from easysteer_data.capture_run.executors.messages import Message, ShardResult, plan_of_task, shapes_message
+from easysteer_data.capture_run.executors.messages import Message, ShardResult, prompts_of, shapes_message
 from easysteer_data.errors import ProofError, RunError
 from easysteer_data.shards import RunHeader
 from easysteer_data.shards.shard_files import make_folders, write_shard
@@ -56,7 +56,7 @@ class MadeRowsActor(CaptureActor):
         }
 
     def _capture(self, task: Message, header: RunHeader, folder: Path) -> ShardResult:
-        number, prompts = task["number"], plan_of_task(self._plan, task).prompts
+        number = task["number"]
         if self._has("die", number):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._has("full", number):
@@ -67,8 +67,7 @@ class MadeRowsActor(CaptureActor):
             time.sleep(30)
         pause = Path(self._plan.settings.out, "pause")
         time.sleep(float(pause.read_text()) if pause.exists() else 0)
-        start, stop = header.plan[number]
-        shard = made_shard(number, [prompts[i] for i in range(start, stop)], header)
+        shard = made_shard(number, prompts_of(task), header)
         make_folders(folder, header)
         return ShardResult(write_shard(folder, header, shard), len(shard.index), {})
 

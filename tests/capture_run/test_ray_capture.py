@@ -20,7 +20,13 @@ import pytest
 import ray
 
 from easysteer_data.capture_run import CapturePlan, capture_corpus, plan_capture
-from easysteer_data.capture_run.executors.messages import plan_message, plan_of, plan_of_task, task_message
+from easysteer_data.capture_run.executors.messages import (
+    plan_message,
+    plan_of,
+    prompts_of,
+    selects_of,
+    task_message,
+)
 from easysteer_data.capture_run.executors.ray_capture import RayCapture
 from easysteer_data.capture_run.executors.ray_pool import RayPool, actor_resources
 from easysteer_data.capture_run.measurements import ShardMeasurements
@@ -132,16 +138,15 @@ def scene(tiny_model: Path, tmp_path: Path) -> Scene:
 def test_what_crosses_to_an_actor_is_plain_and_keeps_plan_and_prompts(scene: Scene) -> None:
     plan = scene.plan
     message = json.loads(json.dumps([plan_message(plan), task_message(plan, 3, scene.header.plan[3])]))
-    there = plan_of_task(plan_of(message[0]), message[1])
+    there, task = plan_of(message[0]), message[1]
     assert there.settings == plan.settings
     assert there.shapes() == plan.shapes()
     start, stop = scene.header.plan[3]
-    for index in range(start, stop):
-        assert replace(there.prompts[index], token_ids=()) == replace(plan.prompts[index], token_ids=())
-        assert tuple(there.prompts[index].token_ids) == tuple(plan.prompts[index].token_ids)
-        assert there.selects[index] == plan.selects[index]
-    with pytest.raises(IndexError):
-        there.prompts[stop]
+    assert (task["number"], task["start"]) == (3, start)
+    assert [replace(p, token_ids=tuple(p.token_ids)) for p in prompts_of(task)] == [
+        replace(plan.prompts[i], token_ids=tuple(plan.prompts[i].token_ids)) for i in range(start, stop)
+    ]
+    assert selects_of(task) == [plan.selects[i] for i in range(start, stop)]
 
 
 @pytest.mark.usefixtures("cluster")

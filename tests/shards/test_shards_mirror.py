@@ -13,6 +13,7 @@ from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.shards import mirror_run, open_run
 from easysteer_data.shards.remote_files import RemoteFiles
 from tests.runs import MadeRows, random_rows, write_run
+from tests.shards.http_files import served_folder
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +26,14 @@ def remote(rows: MadeRows, tmp_path: Path) -> Path:
     return write_run(tmp_path / "remote", rows)
 
 
-@pytest.mark.parametrize("scheme", ["file", "pipe"])
+@pytest.mark.parametrize("scheme", ["file", "pipe", "http"])
 def test_the_copy_holds_the_asked_layers_and_all_their_rows(
     rows: MadeRows, remote: Path, tmp_path: Path, scheme: str
 ) -> None:
-    root = remote.as_uri() if scheme == "file" else f"pipe:cat {remote}/{{}}"
-    copy = mirror_run(RemoteFiles(root), tmp_path / "copies", {"hidden_states": [5, 0]})
+    with served_folder(remote) as server:
+        roots = {"file": remote.as_uri(), "pipe": f"pipe:cat {remote}/{{}}", "http": server.url}
+        copy = mirror_run(RemoteFiles(roots[scheme]), tmp_path / "copies", {"hidden_states": [5, 0]})
+        assert not any("layer-002" in name for name, _ in server.asked)
     run = open_run(copy)
     assert run.streams == {"hidden_states": (0, 5)}
     assert not (copy / "hidden_states" / "layer-002").exists()
@@ -54,6 +57,23 @@ def test_a_copy_is_fetched_once_and_its_gaps_are_filled(remote: Path, tmp_path: 
     remote.mkdir()
     (remote / "manifest.json").write_bytes(manifest)
     assert open_run(mirror_run(files, tmp_path / "copies")).n_rows > 0
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_copy_from_a_server_that_drops_answers_has_the_bytes_that_are_served(
+    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: bool
+) -> None:
+    monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("easysteer_data.shards.remote_files._BLOCK_BYTES", 1000)
+    with served_folder(remote) as server:
+        server.drop_every, server.ranges = 4, ranges
+        copy = mirror_run(RemoteFiles(server.url), tmp_path / "copies")
+    tars = sorted(remote.rglob("*.tar"))
+    assert [(copy / tar.relative_to(remote)).read_bytes() for tar in tars] == [t.read_bytes() for t in tars]
+    assert server.n_dropped > 2
+    parts = [part for name, part in server.asked if name.endswith(".tar")]
+    assert {part is not None for part in parts} == {ranges}
+    assert len(parts) > len(tars)
 
 
 def test_a_damaged_file_is_named_and_not_kept(remote: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -33,44 +32,7 @@ from easysteer_data.shards.remote_run import RemoteRun
 from easysteer_data.shards.streaming import StreamedRows, plan_batches, process_of_each
 from easysteer_data.types import Split
 from tests.runs import MadeRows, random_rows, write_run
-
-
-class Server(BaseHTTPRequestHandler):
-    """Files of a folder, in ranges; breaks off every `drop`-th answer in its middle."""
-
-    def __init__(self, state: dict[str, Any], *arguments: Any) -> None:
-        self.state = state
-        super().__init__(*arguments)
-
-    def do_HEAD(self) -> None:
-        self.do_GET(body=False)
-
-    def do_GET(self, body: bool = True) -> None:
-        path = self.state["folder"] / self.path.lstrip("/")
-        if not path.is_file():
-            self.send_error(404)
-            return
-        data = path.read_bytes()
-        n_bytes = len(data)
-        wanted = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if wanted:
-            start, stop = int(wanted[1]), min(int(wanted[2] or n_bytes - 1) + 1, n_bytes)
-            data = data[start:stop]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{n_bytes}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Accept-Ranges", "bytes")
-        self.end_headers()
-        if body:
-            self.state["n"] += 1
-            drops = self.state["drop"] and self.state["n"] % self.state["drop"] == 0
-            self.wfile.write(data[: len(data) // 2] if drops else data)
-            self.state["dropped"] += bool(drops)
-        self.close_connection = True
-
-    def log_message(self, *_: Any) -> None: ...
+from tests.shards.http_files import Served, served_folder
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +46,10 @@ def folder(rows: MadeRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(folder: Path) -> Iterator[dict[str, Any]]:
-    state: dict[str, Any] = {"folder": folder, "n": 0, "drop": 3, "dropped": 0}
-    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, state))
-    thread = threading.Thread(target=http.serve_forever)
-    thread.start()
-    yield state | {"url": f"http://127.0.0.1:{http.server_address[1]}", "state": state}
-    http.shutdown()
-    thread.join()
-    http.server_close()
+def server(folder: Path) -> Iterator[Served]:
+    with served_folder(folder) as served:
+        served.drop_every = 3
+        yield served
 
 
 def places(rows: MadeRows, batches: list[Any]) -> list[int]:
@@ -153,16 +110,16 @@ def test_without_a_seed_rows_come_in_the_order_of_the_run(rows: MadeRows, folder
 
 
 def test_a_server_that_drops_connections_serves_every_row(
-    rows: MadeRows, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    rows: MadeRows, server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
-    server["state"]["drop"] = 2
-    run = RemoteRun(RemoteFiles(server["url"]))
+    server.drop_every = 2
+    run = RemoteRun(RemoteFiles(server.url))
     batches = list(StreamedRows(run, "hidden_states", 5, chosen(rows), batch_size=8))
     order = places(rows, batches)
     assert sorted(order) == rows.rows_of("train").tolist()
     np.testing.assert_array_equal(torch.cat([b["x"] for b in batches]), rows.x[order, 2])
-    assert server["state"]["dropped"] > 3
+    assert server.n_dropped > 3
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -247,24 +204,24 @@ def test_an_object_store_that_drops_connections_serves_every_row(
 
 
 def test_a_server_that_answers_no_more_is_an_error_with_the_url(
-    server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
-    server["state"]["drop"] = 1
+    server.drop_every = 1
     with pytest.raises(RunError, match=r"http://127.*/manifest.json: can't be read, 6 tries, the last: "):
-        RemoteRun(RemoteFiles(server["url"]))
-    assert server["state"]["n"] == 6
-    server["state"]["drop"] = 0
+        RemoteRun(RemoteFiles(server.url))
+    assert len(server.asked) == 6
+    server.drop_every = 0
     with pytest.raises(BadShardError, match=r"nowhere/manifest.json: missing"):
-        RemoteRun(RemoteFiles(server["url"] + "/nowhere"))
+        RemoteRun(RemoteFiles(server.url + "/nowhere"))
 
 
 @pytest.mark.parametrize("kind", ["http", "pipe"])
 def test_labels_are_read_without_the_rows_and_equal_those_of_a_mapped_run(
-    rows: MadeRows, folder: Path, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kind: str
+    rows: MadeRows, folder: Path, server: Served, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("easysteer_data.shards.remote_files._FIRST_WAIT_S", 0.001)
-    run = RemoteRun(RemoteFiles(server["url"] if kind == "http" else f"pipe:cat {folder}/{{}}"))
+    run = RemoteRun(RemoteFiles(server.url if kind == "http" else f"pipe:cat {folder}/{{}}"))
     for name in ("prompt", "position", "token_id"):
         np.testing.assert_array_equal(getattr(run.index, name), getattr(rows, name))
     assert run.labels is not None
@@ -307,25 +264,25 @@ def test_a_command_that_prints_files_serves_every_row(rows: MadeRows, folder: Pa
 
 
 def test_a_second_epoch_is_read_from_the_cache_which_keeps_to_its_size(
-    rows: MadeRows, server: dict[str, Any], tmp_path: Path
+    rows: MadeRows, server: Served, tmp_path: Path
 ) -> None:
-    server["state"]["drop"] = 0
+    server.drop_every = 0
 
     def epoch(max_bytes: int) -> int:
         cache = FileCache(tmp_path / str(max_bytes), max_bytes)
-        run = RemoteRun(RemoteFiles(server["url"], cache=cache))
+        run = RemoteRun(RemoteFiles(server.url, cache=cache))
         data = StreamedRows(run, "hidden_states", 0, chosen(rows), batch_size=8)
         len(data)
-        before = server["state"]["n"]
+        before = len(server.asked)
         assert sorted(places(rows, list(data))) == rows.rows_of("train").tolist()
         held = sum(path.stat().st_size for path in cache.folder.iterdir())
         assert held <= max_bytes
         assert held > 0
-        return int(server["state"]["n"] - before)
+        return len(server.asked) - before
 
     first, second = epoch(2**20), epoch(2**20)
     assert (first, second) == (5 + 0, 0)
-    largest = max(os.path.getsize(p) for p in server["folder"].glob("hidden_states/layer-000/*.tar"))  # noqa: PTH202
+    largest = max(os.path.getsize(p) for p in server.folder.glob("hidden_states/layer-000/*.tar"))  # noqa: PTH202
     assert epoch(2 * largest) > 0
     assert epoch(2 * largest) > 0
 

@@ -7,47 +7,39 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from easysteer_data.capture_run.collector import CollectedShard
 from easysteer_data.capture_run.engine_lease import EngineLease
+from easysteer_data.capture_run.executors.engine_line import EngineLine
 from easysteer_data.capture_run.executors.messages import (
     Message,
     ShardResult,
     failure_message,
     plan_of,
-    plan_of_task,
     shapes_message,
 )
+from easysteer_data.capture_run.freed_memory import return_freed_memory
 from easysteer_data.capture_run.plan import CapturePlan
-from easysteer_data.capture_run.prover import ShardProver
-from easysteer_data.capture_run.shard_stream import ShardStream
 from easysteer_data.shards import RunHeader
 from easysteer_data.shards.checked_json import JsonRecord
 from easysteer_data.shards.shard_files import make_folders, write_shard
-from easysteer_data.types import CapturedShard
 
 _STDERR = Path("/proc/self/fd/2")
 
 
 class CaptureActor:
-    """Captures shards, two at a time: the engine runs one while the one before is written.
-
-    The engine lives in a thread of its own, whichever threads call.
-    """
+    """Captures shards, some at a time: the engine runs on while those before are proven and written."""
 
     def __init__(self, plan: Message) -> None:
         self._plan = _with_own_workers(plan_of(plan))
         self._lease = EngineLease(self._plan)
-        self._engine_thread = ThreadPoolExecutor(1, "engine")
+        self._line = EngineLine(self._plan, self._lease)
 
     def begin(self) -> Message:
         """Open the engine; say where the actor and its log are, and what the engine's rows look like."""
         try:
-            return self._engine_thread.submit(self._begin).result()
+            return self._begin()
         except Exception as error:
             return failure_message(error)
 
@@ -68,7 +60,7 @@ class CaptureActor:
             return failure_message(error)
 
     def _begin(self) -> Message:
-        self._lease.engine  # noqa: B018 - opens it
+        self._line.open()
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -78,23 +70,14 @@ class CaptureActor:
         }
 
     def _capture(self, task: Message, header: RunHeader, folder: Path) -> ShardResult:
-        plan = plan_of_task(self._plan, task)
-        shapes = self._lease.shapes()
-        prover = ShardProver(plan, shapes)
-        stream = ShardStream(plan, self._lease.engine, shapes, header.plan, prover)
-        n_tokens, proven = self._engine_thread.submit(_run, stream, prover, task["number"]).result()
+        shard = self._line.capture(task, header.plan)
         make_folders(folder, header)
         min_free_bytes = int(self._plan.settings.shards.min_free_gb * 1e9)
-        entry = write_shard(folder, header, proven, min_free_bytes)
-        return ShardResult(entry, n_tokens, Counter(prover.gates))
-
-
-def _run(stream: ShardStream, prover: ShardProver, number: int) -> tuple[int, CapturedShard]:
-    """Run a shard and prove its rows, which lie in the engine's memory until the next shard begins."""
-    shards: list[CollectedShard] = []
-    stream.run([number], shards.append)
-    (collected,) = shards
-    return prover.n_tokens(collected), prover.prove(collected)
+        entry = write_shard(folder, header, shard.proven, min_free_bytes)
+        result = ShardResult(entry, shard.n_tokens, shard.gates)
+        del shard
+        return_freed_memory()
+        return result
 
 
 def _header(message: Message) -> RunHeader:

@@ -5,8 +5,8 @@ An actor never reads the corpus: a task brings its shard's prompts, tokenised an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar, overload
 
 from easysteer_data import errors
@@ -29,12 +29,26 @@ T = TypeVar("T")
 _FATAL = (errors.ProofError, errors.SettingsError, errors.CorpusError, errors.UnsupportedEngineError)
 
 
-class Window(Sequence[T]):
-    """A stretch of a long sequence, under the places that it has there."""
+class Places(Sequence[T]):
+    """Some items of a long sequence, under the places that they have there.
 
-    def __init__(self, start: int, items: Sequence[T]) -> None:
-        self._start = start
-        self._items = items
+    Args:
+        start: place of the first of `items`.
+        items: those that are there from the beginning.
+    """
+
+    def __init__(self, start: int = 0, items: Iterable[T] = ()) -> None:
+        self._items: dict[int, T] = {}
+        self.put(start, items)
+
+    def put(self, start: int, items: Iterable[T]) -> None:
+        """Add items, the first of them at the place `start`."""
+        self._items.update(enumerate(items, start))
+
+    def remove(self, places: Iterable[int]) -> None:
+        """Let go of the items at some places."""
+        for place in places:
+            del self._items[place]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -45,10 +59,10 @@ class Window(Sequence[T]):
     def __getitem__(self, place: slice) -> Sequence[T]: ...
     def __getitem__(self, place: int | slice) -> T | Sequence[T]:
         if isinstance(place, slice):
-            raise TypeError("a window has no slices")
-        if not self._start <= place < self._start + len(self._items):
+            raise TypeError("places have no slices")
+        if place not in self._items:
             raise IndexError(place)
-        return self._items[place - self._start]
+        return self._items[place]
 
 
 def plan_message(plan: CapturePlan) -> Message:
@@ -64,7 +78,7 @@ def plan_message(plan: CapturePlan) -> Message:
 
 
 def plan_of(message: Message) -> CapturePlan:
-    """The plan of a `plan_message`, for the prompts of one task at a time."""
+    """The plan of a `plan_message`, without prompts: tasks bring them."""
     settings = build(ExperimentSettings, message["settings"])
     return CapturePlan(
         settings=settings,
@@ -92,11 +106,14 @@ def task_message(plan: CapturePlan, number: int, prompts: tuple[int, int]) -> Me
     }
 
 
-def plan_of_task(plan: CapturePlan, task: Message) -> CapturePlan:
-    """The plan with the prompts of a task."""
-    prompts = [Prompt(**values) for values in task["prompts"]]
-    selects = [None if wire is None else SelectSpec.from_wire(wire) for wire in task["selects"]]
-    return replace(plan, prompts=Window(task["start"], prompts), selects=Window(task["start"], selects))
+def prompts_of(task: Message) -> list[Prompt]:
+    """The prompts of a `task_message`."""
+    return [Prompt(**values) for values in task["prompts"]]
+
+
+def selects_of(task: Message) -> list[SelectSpec | None]:
+    """Which rows a `task_message` asks for, prompt by prompt."""
+    return [None if wire is None else SelectSpec.from_wire(wire) for wire in task["selects"]]
 
 
 def shapes_message(shapes: Mapping[Stream, StreamShape]) -> Message:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from easysteer_data.capture_run.executors.messages import Message, ShardResult, raise_fatal, task_message
 from easysteer_data.capture_run.executors.queue import ShardQueue
-from easysteer_data.capture_run.executors.ray_pool import PooledActor, RayPool, no_room
+from easysteer_data.capture_run.executors.ray_pool import N_AT_ONCE, PooledActor, RayPool, no_room
 from easysteer_data.capture_run.measurements import ShardMeasurements
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.progress import CaptureProgress
@@ -100,8 +100,10 @@ class RayCapture:
         self._pool.grow(min(n_wanted, self._queue.n_waiting + len(self._tasks)))
 
     def _hand_out(self) -> None:
-        """One shard an actor, then a second one: the last shards are spread over all actors."""
-        for n_taken in range(2):
+        """One shard an actor, then a second one and so on, none more than its share of what is left."""
+        n_left = self._queue.n_waiting + len(self._tasks)
+        share = -(-n_left // max(len(self._pool.actors), 1))
+        for n_taken in range(min(share, N_AT_ONCE)):
             for actor in self._pool.actors:
                 if not actor.has_room or len(actor.shards) > n_taken:
                     continue

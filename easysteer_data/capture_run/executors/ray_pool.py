@@ -20,7 +20,7 @@ from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.settings import ExecutorSettings
 from easysteer_data.types import Stream
 
-_N_AT_ONCE = 2  # shards an actor has at once: one in the engine, one on the way to the disk
+N_AT_ONCE = 3  # shards an actor has at once: one that waits, one in the engine, one on the way to the disk
 _LOG_LINES = 15
 
 
@@ -45,7 +45,7 @@ class PooledActor:
     @property
     def has_room(self) -> bool:
         """Whether it can take another shard."""
-        return self.said is not None and len(self.shards) < _N_AT_ONCE
+        return self.said is not None and len(self.shards) < N_AT_ONCE
 
     def __str__(self) -> str:
         if self.said is None:
@@ -190,7 +190,7 @@ class RayPool:
         named = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"]}
         own = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
         remote = ray.remote(self._actor).options(
-            max_concurrency=_N_AT_ONCE, max_restarts=0, max_task_retries=0, resources=own, **named, **options
+            max_concurrency=N_AT_ONCE, max_restarts=0, max_task_retries=0, resources=own, **named, **options
         )
         self.n_started += 1
         return PooledActor(self.n_started - 1, remote.remote(self._message), group)
