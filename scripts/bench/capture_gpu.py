@@ -1,201 +1,224 @@
-"""What a capture costs beside plain vLLM on a GPU, in turns in one run; prints JSON and a Markdown table.
+"""What a capture costs beside plain vLLM and beside others, in turns in one run; prints JSON and a table.
 
-    python scripts/bench/capture_gpu.py MODEL [--turns 5] [--only NAME ...]
+    python scripts/bench/capture_gpu.py MODEL [--turns 5] [--only NAME ...] [--peers] [--tensor-parallel 2]
 
 MODEL is a folder with a config.json: weights are random and no tokenizer is needed. Each engine runs in a
-child process, as vLLM does by default; all start and stand side by side on the GPU and work one after the
-other, each with a KV cache of 22 GiB, since engines that start together can't measure what is free.
-"memory": all rows are proven and handed to the caller by `capture_stream`. Needs no hydra.
+child process, as vLLM does by default; all start and stand side by side and work one after the other, each
+with a KV cache of a fixed size, since engines that start together can't measure what is free. "memory": all
+rows are proven and handed to the caller by `capture_stream`. On a CPU give a smaller load, as in README.md.
+Needs no hydra.
 """
 
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import os
 import random
 import shutil
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phases import driver_phases
+from peers import PEERS, open_peer
+from turns import Case, as_table, measure
 
-N_PROMPTS, N_TOKENS = 256, 512
-N_SHORT, N_NEW = 32, 128
-BUFFER_BYTES = 24 * 2**30
-_BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for two threads
+BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for two threads
 SAMPLING = {"ignore_eos": True, "detokenize": False}
+LAST, NEW, FIRST = {"prompt_positions": [-1]}, {"generation": "all"}, {"prompt_positions": [0]}
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
 
 
-def prompts(n_tokens: int) -> list[dict[str, list[int]]]:
-    """Random prompts of equal length."""
-    rng = random.Random(0)  # noqa: S311
-    return [
-        {"prompt_token_ids": [rng.randrange(1000, 30000) for _ in range(n_tokens)]} for _ in range(N_PROMPTS)
-    ]
+@dataclass(frozen=True)
+class Load:
+    """What is run.
 
+    Attributes:
+        n_layers: the model's.
+        n_prompts: prompts in all.
+        n_tokens: tokens of each where one token is generated.
+        n_short: tokens of each where more are.
+        n_new: how many more.
+        buffer_bytes: shared memory for rows on their way.
+    """
 
-def options(model: str, n_tensor: int, n_pipeline: int) -> dict[str, Any]:
-    """Arguments that all engines share."""
-    return {
-        "tensor_parallel_size": n_tensor,
-        "pipeline_parallel_size": n_pipeline,
-        "model": model,
-        "load_format": "dummy",
-        "skip_tokenizer_init": True,
-        "dtype": "bfloat16",
-        "max_model_len": 2048,
-        "enable_prefix_caching": False,
-        "generation_config": "vllm",
-        "gpu_memory_utilization": 0.3,
-        "kv_cache_memory_bytes": 22 * 2**30,
-    }
+    n_layers: int
+    n_prompts: int
+    n_tokens: int
+    n_short: int
+    n_new: int
+    buffer_bytes: int
+
+    def prompts(self, n_tokens: int) -> list[dict[str, list[int]]]:
+        """Random prompts of equal length."""
+        rng = random.Random(0)  # noqa: S311
+        return [
+            {"prompt_token_ids": [rng.randrange(1000, 30000) for _ in range(n_tokens)]}
+            for _ in range(self.n_prompts)
+        ]
+
+    def spread(self, n: int) -> list[int]:
+        """N layers, evenly."""
+        return [self.n_layers * (i + 1) // n - 1 for i in range(n)]
 
 
 class Bench:
     """The engines and what is measured with them."""
 
-    def __init__(self, shared: dict[str, Any], with_eager: bool) -> None:
+    def __init__(self, load: Load, options: dict[str, Any], *, with_eager: bool, with_peers: bool) -> None:
         from vllm import LLM
 
         from easysteer_data import open_llm
 
         with ThreadPoolExecutor() as pool:
-            plain = pool.submit(LLM, **shared)
-            time.sleep(_BETWEEN_STARTS_S)
-            tapped = pool.submit(open_llm, **shared)
-            time.sleep(_BETWEEN_STARTS_S)
-            eager = pool.submit(LLM, **shared, enforce_eager=True) if with_eager else None
+            plain = pool.submit(LLM, **options)
+            time.sleep(BETWEEN_STARTS_S)
+            tapped = pool.submit(open_llm, **options)
+            time.sleep(BETWEEN_STARTS_S)
+            eager = pool.submit(LLM, **{**options, "enforce_eager": True}) if with_eager else None
         self.plain, self.tapped = plain.result(), tapped.result()
         self.eager = None if eager is None else eager.result()
-        self.long, self.short = prompts(N_TOKENS), prompts(N_SHORT)
-        self.peaks: dict[str, int] = {}
+        self.load = load
+        self.long, self.short = load.prompts(load.n_tokens), load.prompts(load.n_short)
+        self.peers = {
+            name: open_peer(name, options, load.spread(4), self.long[:2])
+            for name in (PEERS if with_peers else ())
+        }
 
-    def generate(self, llm: Any, new: bool) -> None:
+    def generate(self, llm: Any, *, new: bool) -> None:
         """Plain generation."""
         from vllm import SamplingParams
 
-        sampling = SamplingParams(max_tokens=N_NEW if new else 1, temperature=0, **SAMPLING)
+        sampling = SamplingParams(max_tokens=self.load.n_new if new else 1, temperature=0, **SAMPLING)
         llm.generate(self.short if new else self.long, sampling, use_tqdm=False)
 
-    def memory(self, layers: list[int], select: dict[str, Any] | None, new: bool) -> None:
+    def memory(self, n_layers: int, select: dict[str, Any] | None, *, new: bool) -> None:
         """Capture, rows proven and handed over."""
         from easysteer_data import capture_stream
 
+        load, layers = self.load, self.load.spread(n_layers)
         n_rows = 0
         for part in capture_stream(
             self.tapped,
             self.short if new else self.long,
-            max_tokens=N_NEW if new else 1,
+            max_tokens=load.n_new if new else 1,
             layers=layers,
             select=select,
             # Where a part of all layers fits a box, it is handed over where it arrived.
-            batch_prompts=64 if new or select else 16 if len(layers) <= 4 else 2,
-            buffer_bytes=BUFFER_BYTES,
+            batch_prompts=64 if new or select else 16 if n_layers <= 4 else 2,
+            buffer_bytes=load.buffer_bytes,
             **SAMPLING,
         ):
             n_rows += len(part.layers[layers[0]])
-        expected = N_PROMPTS * (N_TOKENS if select is None else N_NEW - 1 if select == NEW else 1)
-        if n_rows != expected:
-            raise SystemExit(f"{n_rows} rows came, {expected} were expected")
+        of_each = load.n_tokens if select is None else load.n_new - 1 if select == NEW else 1
+        check_rows(n_rows, load.n_prompts * of_each)
 
-    def cases(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        """(name, what it is compared with, what it does)."""
-        yield "plain", "plain", lambda: self.generate(self.plain, False)
+    def peer(self, name: str) -> None:
+        """The same rows by another."""
+        capture = self.peers[name]
+        if not isinstance(capture, str):
+            check_rows(capture(self.long), self.load.n_prompts * self.load.n_tokens)
+
+    def cases(self) -> Iterator[Case]:
+        """What is measured, and beside what."""
+        depth = self.load.n_layers
+        yield Case("plain", "plain", lambda: self.generate(self.plain, new=False))
         if self.eager is not None:
-            yield "plain eager", "plain", lambda: self.generate(self.eager, False)
-        yield "tapped, idle", "plain", lambda: self.generate(self.tapped, False)
-        for n in (1, 4, 32):
-            yield f"memory, {n} layers, all", "plain", lambda n=n: self.memory(spread(n), None, False)
-        yield "memory, 32 layers, last", "plain", lambda: self.memory(spread(32), LAST, False)
-        yield "generate", "generate", lambda: self.generate(self.plain, True)
+            yield Case("plain eager", "plain", lambda: self.generate(self.eager, new=False))
+        yield Case("tapped, idle", "plain", lambda: self.generate(self.tapped, new=False))
+        for n in (1, 4, depth):
+            yield Case(f"memory, {n} layers, all", "plain", lambda n=n: self.memory(n, None, new=False))
+        yield Case(f"memory, {depth} layers, last", "plain", lambda: self.memory(depth, LAST, new=False))
+        for name, capture in self.peers.items():
+            if not isinstance(capture, str):
+                yield Case(f"{name}, 4 layers, all", "plain", lambda name=name: self.peer(name))
+        yield Case("generate", "generate", lambda: self.generate(self.plain, new=True))
         if self.eager is not None:
-            yield "generate eager", "generate", lambda: self.generate(self.eager, True)
-        yield "generate tapped, idle", "generate", lambda: self.generate(self.tapped, True)
-        first = {"prompt_positions": [0]}
-        yield "generate, no new row", "generate", lambda: self.memory(spread(4), first, True)
-        for n in (1, 4, 32):
-            yield f"generate, {n} layers", "generate", lambda n=n: self.memory(spread(n), NEW, True)
+            yield Case("generate eager", "generate", lambda: self.generate(self.eager, new=True))
+        yield Case("generate tapped, idle", "generate", lambda: self.generate(self.tapped, new=True))
+        yield Case("generate, no new row", "generate", lambda: self.memory(4, FIRST, new=True))
+        for n in (1, 4, depth):
+            yield Case(f"generate, {n} layers", "generate", lambda n=n: self.memory(n, NEW, new=True))
 
 
-LAST = {"prompt_positions": [-1]}
-NEW = {"generation": "all"}
+def check_rows(n_rows: int, expected: int) -> None:
+    """Stop where rows are missing: a figure without them says nothing."""
+    if n_rows != expected:
+        raise SystemExit(f"{n_rows} rows came, {expected} were expected")
 
 
-def spread(n: int) -> list[int]:
-    """N of 32 layers, evenly."""
-    return [32 * (i + 1) // n - 1 for i in range(n)]
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--no-eager", action="store_true", help="without an eager engine beside the compiled")
+    parser.add_argument("--peers", action="store_true", help="also what others offer, if it is installed")
+    parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--pipeline-parallel", type=int, default=1)
+    parser.add_argument("--enforce-eager", action="store_true", help="all engines eager")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--kv-gib", type=float, default=22)
+    parser.add_argument("--buffer-gib", type=float, default=24)
+    parser.add_argument(
+        "--load",
+        type=int,
+        nargs=4,
+        default=[256, 512, 32, 128],
+        metavar="N",
+        help="prompts, their tokens, tokens of those that generate, tokens to generate",
+    )
+    return parser.parse_args()
+
+
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Arguments that all engines share."""
+    return {
+        "model": arguments.model,
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "dtype": arguments.dtype,
+        "max_model_len": 2048,
+        "enable_prefix_caching": False,
+        "generation_config": "vllm",
+        "gpu_memory_utilization": 0.3,
+        "kv_cache_memory_bytes": int(arguments.kv_gib * 2**30),
+        "enforce_eager": arguments.enforce_eager,
+        "tensor_parallel_size": arguments.tensor_parallel,
+        "pipeline_parallel_size": arguments.pipeline_parallel,
+    }
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--no-eager", action="store_true")
-    parser.add_argument("--tensor-parallel", type=int, default=1)
-    parser.add_argument("--pipeline-parallel", type=int, default=1)
-    parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
-    arguments = parser.parse_args()
+    arguments = parse()
     started = time.perf_counter()
-    shared = options(arguments.model, arguments.tensor_parallel, arguments.pipeline_parallel)
-    bench = Bench(shared, not arguments.no_eager)
+    n_layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
+    load = Load(n_layers, *arguments.load, int(arguments.buffer_gib * 2**30))
+    bench = Bench(load, options(arguments), with_eager=not arguments.no_eager, with_peers=arguments.peers)
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
-    cases = [
+    chosen = [
         case
         for case in bench.cases()
-        if not arguments.only or any(case[0].startswith(start) for start in (*arguments.only, case[1]))
+        if not arguments.only or case.name == case.beside or case.name.startswith(tuple(arguments.only))
     ]
-    times: dict[str, list[float]] = {name: [] for name, _, _ in cases}
-    where: dict[str, dict[str, float]] = {}
-    for turn in range(arguments.turns + 2):
-        for name, _, action in cases:
-            faulthandler.dump_traceback_later(60)  # says where a case hangs
-            begun = time.perf_counter()
-            if turn == 0:  # warms up
-                action()
-            elif turn <= arguments.turns:
-                action()
-                times[name].append(time.perf_counter() - begun)
-            else:
-                with driver_phases() as phases:
-                    action()
-                where[name] = {phase: round(spent, 4) for phase, spent in phases.items()}
-                sys.stderr.write(f"{where[name]}\n")
-            faulthandler.cancel_dump_traceback_later()
-            sys.stderr.write(f"{name}: {time.perf_counter() - begun:.2f} s\n")
-        sys.stderr.write(f"turn {turn}: {time.perf_counter() - started:.0f} s\n")
-    report = {
-        name: {
-            "seconds": round(statistics.median(times[name]), 3),
-            "all": [round(t, 3) for t in times[name]],
-            "ratio": round(
-                statistics.median(b / t for b, t in zip(times[base], times[name], strict=True)), 4
-            ),
-            "seconds of the driver": where[name],
-        }
-        for name, base, _ in cases
-    }
+    report = measure(chosen, arguments.turns)
     import torch
 
     facts = {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "shared_memory_gb": round(shutil.disk_usage("/dev/shm").total / 1e9),  # noqa: S108
+        **vars(arguments),
         "model": Path(arguments.model).name,
-        "tensor_parallel": arguments.tensor_parallel,
-        "pipeline_parallel": arguments.pipeline_parallel,
+        "left out": {name: why for name, why in bench.peers.items() if isinstance(why, str)},
     }
-    sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n")
-    for name, entry in report.items():
-        sys.stdout.write(f"| {name} | {entry['seconds']:.2f} s | {entry['ratio']:.3f} |\n")
+    sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n" + as_table(report))
 
 
 if __name__ == "__main__":
