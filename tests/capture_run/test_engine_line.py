@@ -78,9 +78,9 @@ def test_a_prompt_that_the_engine_refuses_ends_its_call_and_the_next_one_works(
     shards = plan.plan_shards(plan.shapes() or {})
     good: Message = task_message(plan, 1, shards[1])
     bad: Message = task_message(plan, 0, shards[0])
-    bad["prompts"][2] |= {"token_ids": [10**6]}
+    bad["prompts"][2] |= {"token_ids": (10**6,)}
     with pytest.raises(EasySteerDataError, match=r"prompt 2: vLLM refuses it"):
         line.capture(bad, shards)
     assert len(line.capture(good, shards).proven.prompts) == shards[1][1] - shards[1][0]
-    bad["prompts"][2] |= {"token_ids": [3, 4]}
-    assert line.capture(bad, shards).proven.prompts[2].prompt.token_ids == [3, 4]
+    bad["prompts"][2] |= {"token_ids": (3, 4)}
+    assert line.capture(bad, shards).proven.prompts[2].prompt.token_ids == (3, 4)
