@@ -17,10 +17,10 @@ Output = Path | str
 
 def check_output(settings: ExperimentSettings, out: Output) -> None:
     """Raise SettingsError if what the settings ask for can't go to a URL."""
-    if is_url(out) and (settings.shard_slice is not None or settings.executor.kind != "local"):
+    if is_url(out) and settings.shard_slice is not None:
         raise SettingsError(
-            f"{out}: slices and the actors of Ray write into folders; give one that they share as out, and "
-            "copy the finished run"
+            f"{out}: slices are written into folders; give one that they share as out, and copy "
+            "the finished run"
         )
 
 

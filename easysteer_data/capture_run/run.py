@@ -122,9 +122,9 @@ def _capture(
     measurements: ShardMeasurements,
     todo: Sequence[int],
 ) -> None:
-    if isinstance(source, RayPool) and isinstance(writer, RunWriter):
+    if isinstance(source, RayPool):
         RayCapture(plan, source, writer, measurements).run(todo)
-    elif isinstance(source, EngineLease):
+    else:
         _ShardCapture(plan, source, writer, measurements).run(todo)
 
 

@@ -134,6 +134,23 @@ class ObjectStore:
 
         self._tried(name, "removed", remove)
 
+    def move(self, name: str, to: str, n_bytes: int) -> None:
+        """Have the store copy an object to another name, check that it has it, and remove the first.
+
+        Raises:
+            RunError: it could not be copied, as an object of over 5 GB can't on S3.
+        """
+        import obstore
+
+        def copy() -> None:
+            obstore.copy(self._store, name, to)
+            there = obstore.head(self._store, to)
+            if there["size"] != n_bytes:
+                raise OSError(f"the store has {there['size']} bytes of {n_bytes}")
+
+        self._tried(name, f"copied to {to}", copy)
+        self.remove(name)
+
     def _put(self, name: str, what: Path | bytes, n_bytes: int) -> None:
         import obstore
 

@@ -144,6 +144,26 @@ class RemoteRunWriter:
         self._uploads.append((self._shards.submit(self._upload, entry), entry.n_bytes))
         return entry
 
+    def adopt(self, entry: ShardEntry, prefix: str) -> None:
+        """Commit a shard whose files were uploaded under another prefix of the URL; they are moved.
+
+        Raises:
+            RunError: the shard is committed already or not a planned one; a file is missing or of another
+                size; or another process has taken the run over.
+        """
+        if entry.number in self._begun:
+            raise RunError(f"{self.out}: shard {entry.number} is committed already")
+        check_entry(entry, self.header)
+        self._lock.check()
+        self._begun.add(entry.number)
+        moves = [
+            self._files.submit(self._store.move, f"{prefix}/{file.name}", file.name, file.n_bytes)
+            for file in entry.files
+        ]
+        for move in moves:
+            move.result()
+        self._commit(entry)
+
     def close(self, measured: Json | None = None) -> Manifest:
         """Merge the statistics and write the manifest: the run is finished.
 
@@ -173,6 +193,9 @@ class RemoteRunWriter:
     def _upload(self, entry: ShardEntry) -> None:
         for _ in self._files.map(self._upload_file, entry.files):
             pass
+        self._commit(entry)
+
+    def _commit(self, entry: ShardEntry) -> None:
         self._lock.check()
         self._store.put(journal_name(entry.number), canonical_json(entry.to_json()))
         self._committed[entry.number] = entry

@@ -12,8 +12,10 @@ import torch
 
 from easysteer_data.capture_run.executors.actor import CaptureActor
 from easysteer_data.capture_run.executors.messages import Message, ShardResult, prompts_of, shapes_message
+from easysteer_data.capture_run.executors.staging import write_staged
 from easysteer_data.errors import ProofError, RunError
 from easysteer_data.shards import RunHeader
+from easysteer_data.shards.journal import ShardEntry
 from easysteer_data.shards.shard_files import make_folders, write_shard
 from easysteer_data.types import CapturedPrompt, CapturedShard, Prompt, RowIndex
 
@@ -55,7 +57,7 @@ class MadeRowsActor(CaptureActor):
             "layouts": {},
         }
 
-    def _capture(self, task: Message, header: RunHeader, folder: Path) -> ShardResult:
+    def _capture(self, task: Message, header: RunHeader, place: str) -> ShardResult:
         number = task["number"]
         if self._has("die", number):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -68,8 +70,12 @@ class MadeRowsActor(CaptureActor):
         pause = Path(self._plan.settings.out, "pause")
         time.sleep(float(pause.read_text()) if pause.exists() else 0)
         shard = made_shard(number, prompts_of(task), header)
-        make_folders(folder, header)
-        return ShardResult(write_shard(folder, header, shard), len(shard.index), {})
+
+        def write(folder: Path) -> ShardEntry:
+            make_folders(folder, header)
+            return write_shard(folder, header, shard)
+
+        return ShardResult(write_staged(self._plan, place, write), len(shard.index), {})
 
     def _has(self, mishap: str, number: int) -> bool:
         out = Path(self._plan.settings.out)

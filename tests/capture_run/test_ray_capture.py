@@ -33,8 +33,11 @@ from easysteer_data.capture_run.measurements import ShardMeasurements
 from easysteer_data.errors import EngineError, ProofError
 from easysteer_data.settings import ExperimentSettings, build
 from easysteer_data.shards import RunHeader, RunWriter
+from easysteer_data.shards.object_store import ObjectStore
+from easysteer_data.shards.remote_writer import RemoteRunWriter, Spool
 from tests.capture_run.ray_actors import MadeRowsActor, made_shard
 from tests.shards.made import files_of
+from tests.shards.s3 import OPTIONS, s3_server
 
 N_PROMPTS, N_SHARDS = 120, 20
 
@@ -155,6 +158,37 @@ def test_a_run_of_actors_that_die_or_fail_or_dawdle_is_the_same_run(scene: Scene
     pool = scene.capture(second_copy_after=3.0)
     scene.check()
     assert pool.n_started >= 4  # two, and one for each that was lost
+
+
+@pytest.mark.usefixtures("cluster")
+def test_actors_write_to_an_object_store_as_to_a_folder_whatever_becomes_of_them(scene: Scene) -> None:
+    scene.mishap("die-3", "full-7")
+    with s3_server() as port:
+        options = {"endpoint": f"http://127.0.0.1:{port}", **OPTIONS}
+        url, spool = "s3://bucket/run", Path(scene.plan.settings.out) / "spool"
+        upload = replace(scene.plan.settings.upload, options=options, spool=str(spool))
+        plan = replace(scene.plan, settings=replace(scene.plan.settings, upload=upload))
+        store = ObjectStore(url, options)
+        for part in (range(12), range(12, N_SHARDS)):  # stopped and continued
+            with (
+                RayPool(plan, MadeRowsActor) as pool,
+                RemoteRunWriter.open(store, scene.header, Spool(spool / "driver", 2**30)) as writer,
+            ):
+                assert writer.done == frozenset(range(part.start))
+                store.put("staging/killed-actor-0000/left.tar", b"by a driver that was killed")
+                RayCapture(plan, pool, writer, ShardMeasurements(spool)).run(part)
+        with RemoteRunWriter.open(store, scene.header, Spool(spool / "driver", 2**30)) as writer:
+            writer.close()
+        found = {name: store.read(name) or b"" for name in store.sizes("")}
+    of_kind = {"run.json", "manifest.json", "journal.jsonl"}
+    journal = sorted(data for name, data in found.items() if name.startswith("journal/"))
+    assert journal == sorted(scene.expected["journal.jsonl"].splitlines())
+    objects = {name: data for name, data in found.items() if not name.startswith("journal/")}
+    assert {k: v for k, v in objects.items() if k not in of_kind} == {
+        k: v for k, v in scene.expected.items() if k not in of_kind
+    }
+    assert json.loads(objects["manifest.json"]) == json.loads(scene.expected["manifest.json"])
+    assert not list(spool.rglob("*.tar"))
 
 
 @pytest.mark.usefixtures("cluster")

@@ -67,17 +67,15 @@ def test_a_run_captured_to_a_url_is_the_one_captured_to_a_folder(
     assert not list((tmp_path / "spool").rglob("*.tar"))
 
 
-def test_slices_and_actors_to_a_url_are_refused_and_other_stages_say_how_a_url_is_read(
+def test_slices_to_a_url_are_refused_and_other_stages_say_how_a_url_is_read(
     settings: ExperimentSettings,
 ) -> None:
-    ray = replace(settings.executor, kind="ray")
-    for refused in (replace(settings, shard_slice="1/2"), replace(settings, executor=ray)):
-        with pytest.raises(SettingsError) as caught:
-            capture_corpus(refused, "s3://bucket/run/capture")
-        assert str(caught.value) == (
-            "s3://bucket/run/capture: slices and the actors of Ray write into folders; give one that they "
-            "share as out, and copy the finished run"
-        )
+    with pytest.raises(SettingsError) as caught:
+        capture_corpus(replace(settings, shard_slice="1/2"), "s3://bucket/run/capture")
+    assert str(caught.value) == (
+        "s3://bucket/run/capture: slices are written into folders; give one that they share as out, and copy "
+        "the finished run"
+    )
     with pytest.raises(SettingsError, match=r"data\.root=s3://bucket/run/capture"):
         run_folder(settings)
     assert local_out(settings.out, settings.name) == "outputs/test"

@@ -19,10 +19,12 @@ from easysteer_data.capture_run.executors.messages import (
     plan_of,
     shapes_message,
 )
+from easysteer_data.capture_run.executors.staging import write_staged
 from easysteer_data.capture_run.freed_memory import return_freed_memory
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.shards import RunHeader
 from easysteer_data.shards.checked_json import JsonRecord
+from easysteer_data.shards.journal import ShardEntry
 from easysteer_data.shards.shard_files import make_folders, write_shard
 
 _STDERR = Path("/proc/self/fd/2")
@@ -43,19 +45,19 @@ class CaptureActor:
         except Exception as error:
             return failure_message(error)
 
-    def capture(self, task: Message, header: Message, folder: str) -> Message:
+    def capture(self, task: Message, header: Message, place: str) -> Message:
         """Capture one shard.
 
         Args:
             task: a `task_message`.
             header: the run's header, as JSON.
-            folder: where the shard's files go; made where it is missing.
+            place: folder or URL where the shard's files go; made where it is missing.
 
         Returns:
             A ShardResult, or what went wrong.
         """
         try:
-            return self._capture(task, _header(header), Path(folder)).to_message()
+            return self._capture(task, _header(header), place).to_message()
         except Exception as error:
             return failure_message(error)
 
@@ -69,15 +71,20 @@ class CaptureActor:
             "layouts": self._lease.layouts(),
         }
 
-    def _capture(self, task: Message, header: RunHeader, folder: Path) -> ShardResult:
-        shard = self._line.capture(task, header.plan)
-        make_folders(folder, header)
-        min_free_bytes = int(self._plan.settings.shards.min_free_gb * 1e9)
-        entry = write_shard(folder, header, shard.proven, min_free_bytes)
-        result = ShardResult(entry, shard.n_tokens, shard.gates)
-        del shard
-        return_freed_memory()
+    def _capture(self, task: Message, header: RunHeader, place: str) -> ShardResult:
+        result = self._written(task, header, place)
+        return_freed_memory()  # the rows are gone by now
         return result
+
+    def _written(self, task: Message, header: RunHeader, place: str) -> ShardResult:
+        shard = self._line.capture(task, header.plan)
+        min_free_bytes = int(self._plan.settings.shards.min_free_gb * 1e9)
+
+        def write(folder: Path) -> ShardEntry:
+            make_folders(folder, header)
+            return write_shard(folder, header, shard.proven, min_free_bytes)
+
+        return ShardResult(write_staged(self._plan, place, write), shard.n_tokens, shard.gates)
 
 
 def _header(message: Message) -> RunHeader:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from easysteer_data.capture_run.executors.messages import Message, ShardResult, raise_fatal, task_message
 from easysteer_data.capture_run.executors.queue import ShardQueue
 from easysteer_data.capture_run.executors.ray_pool import N_AT_ONCE, PooledActor, RayPool, no_room
+from easysteer_data.capture_run.executors.staging import staging_of
 from easysteer_data.capture_run.measurements import ShardMeasurements
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.progress import CaptureProgress
 from easysteer_data.errors import EngineError
 from easysteer_data.shards import RunWriter
+from easysteer_data.shards.remote_writer import RemoteRunWriter
 
 _LOOK_S = 1.0  # how often slow shards and missing actors are looked for while nothing happens
 
@@ -33,20 +32,23 @@ class _Task:
 class RayCapture:
     """Captures shards of a run with a pool's actors.
 
-    Each actor writes into a folder of its own beside the run's, on the same storage; this process moves the
-    first copy of a shard that arrives into the run and appends to its journal. Nobody else touches the run.
+    Each actor writes into a place of its own, see `staging.py`; this process takes the first copy of a shard
+    that arrives into the run and commits it. Nobody else touches the run.
     """
 
     def __init__(
-        self, plan: CapturePlan, pool: RayPool, writer: RunWriter, measurements: ShardMeasurements
+        self,
+        plan: CapturePlan,
+        pool: RayPool,
+        writer: RunWriter | RemoteRunWriter,
+        measurements: ShardMeasurements,
     ) -> None:
         self._plan = plan
         self._settings = plan.settings.executor
         self._pool = pool
         self._writer = writer
         self._measurements = measurements
-        self._staging = writer.out.with_name(f"{writer.out.name}.staging").absolute()
-        self._name = uuid4().hex[:8]  # an actor of a killed driver may write on for a while
+        self._staging = staging_of(plan, writer)
         self._tasks: dict[Any, _Task] = {}
         self._n_failed_begins = 0
         self._clock_s = time.monotonic()
@@ -64,7 +66,7 @@ class RayCapture:
         self._queue = ShardQueue(todo, self._settings.n_retries, self._settings.second_copy_after)
         plan = self._writer.header.plan
         n_prompts = sum(plan[number][1] - plan[number][0] for number in todo)
-        self._remove(self._staging)  # of a driver that was killed
+        self._staging.remove()  # of a driver that was killed
         try:
             with CaptureProgress(n_prompts, shown=self._plan.settings.progress) as self._progress:
                 while not self._queue.finished:
@@ -72,7 +74,7 @@ class RayCapture:
         finally:
             for actor in [*self._pool.actors]:
                 self._pool.end(actor)
-            self._remove(self._staging)
+            self._staging.remove()
 
     def _step(self) -> None:
         """Hand out what can be, wait for something to happen, take it in."""
@@ -111,7 +113,7 @@ class RayCapture:
                 if number is None:
                     return
                 task = task_message(self._plan, number, self._writer.header.plan[number])
-                reference = actor.handle.capture.remote(task, self._header, str(self._folder(actor)))
+                reference = actor.handle.capture.remote(task, self._header, self._staging.place(actor.number))
                 actor.shards.add(number)
                 self._tasks[reference] = _Task(number, actor)
 
@@ -131,16 +133,15 @@ class RayCapture:
             return
         result = ShardResult.of(answer)
         if self._queue.finish(task.number, time.monotonic()):
-            self._commit(result, self._folder(task.actor))
+            self._commit(result, task.actor)
         else:
-            for file in result.entry.files:
-                (self._folder(task.actor) / file.name).unlink(missing_ok=True)
+            self._staging.discard(result.entry, task.actor.number)
 
-    def _commit(self, result: ShardResult, folder: Path) -> None:
+    def _commit(self, result: ShardResult, actor: PooledActor) -> None:
         entry, now_s = result.entry, time.monotonic()
         wall_s, self._clock_s = now_s - self._clock_s, now_s
         self._measurements.add(entry.number, n_tokens=result.n_tokens, wall_s=wall_s, gates=result.gates)
-        self._writer.adopt(entry, folder, keep=False)
+        self._staging.commit(entry, actor.number)
         self._progress.add_shard(entry.prompts[1] - entry.prompts[0], result.n_tokens, entry.n_bytes)
 
     def _lost(self, task: _Task, why: str) -> None:
@@ -151,7 +152,7 @@ class RayCapture:
         why = f"{why}\n{task.actor.log_tail()}"
         for number in sorted(numbers):
             self._queue.lose(number, why)
-        self._remove(self._folder(task.actor))
+        self._staging.remove(task.actor.number)
 
     def _begun(self, reference: Any) -> None:
         try:
@@ -163,11 +164,3 @@ class RayCapture:
                 raise EngineError(
                     f"{self._n_failed_begins} actors in a row could not begin: {error}"
                 ) from error
-
-    def _folder(self, actor: PooledActor) -> Path:
-        return self._staging / f"{self._name}-actor-{actor.number:04d}"
-
-    @staticmethod
-    def _remove(folder: Path) -> None:
-        """Remove what an actor left; one that is not dead yet may still write there."""
-        shutil.rmtree(folder, ignore_errors=True)
