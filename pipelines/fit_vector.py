@@ -39,7 +39,9 @@ def stage(settings: ExperimentSettings) -> Mapping[str, object]:
             f"data.normalise is {data.normalise!r}, but a steering vector is added to rows as they are "
             "captured; set data.normalise=none"
         )
-    estimators = make_estimators(vector.estimators, C=vector.C, seed=vector.seed)
+    estimators = make_estimators(
+        vector.estimators, C=vector.C, seed=vector.seed, orthogonal=vector.orthogonal
+    )
     source = ContrastSource(
         open_run(run_folder(settings)),
         data.stream,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import count, islice
 
 from easysteer_data.corpus.labels import settle_labels
 from easysteer_data.corpus.letters import balance_letters
@@ -31,7 +32,7 @@ def read_corpus(settings: CorpusSettings) -> list[Prompt]:
     prompts: list[Prompt] = []
     untyped: set[int] = set()
     columns: dict[str, None] = {}  # a set that keeps the order, for the message
-    for row, drafts, record in islice(_kept(settings), settings.limit):
+    for row, drafts, record in _kept(settings):
         columns.update(dict.fromkeys(record.columns))
         for draft in drafts:
             if settings.label_column is not None and not record.typed:
@@ -52,18 +53,39 @@ def _with_splits(settings: CorpusSettings, prompts: list[Prompt]) -> list[Prompt
         prompts = join_groups(prompts)
     if settings.balance_letters:
         prompts = balance_letters(prompts, settings.splits.seed)
+    if settings.test_path is not None:
+        return _with_test_file(settings, prompts)
     if settings.split_column is None:
         return assign_splits(prompts, settings.splits)
     check_splits(prompts)
     return prompts
 
 
+def _with_test_file(settings: CorpusSettings, prompts: list[Prompt]) -> list[Prompt]:
+    """The test file's prompts in the test split, which they were given, the others in the other two."""
+    own = [prompt for prompt in prompts if prompt.split != "test"]
+    dealt = assign_splits(own, settings.splits.without_test())
+    prompts = [*dealt, *(prompt for prompt in prompts if prompt.split == "test")]
+    check_splits(prompts)
+    return sorted(prompts, key=lambda prompt: prompt.index)
+
+
 def _kept(settings: CorpusSettings) -> Iterator[tuple[int, list[Draft], Record]]:
-    """Yield (row number, prompts to be, record) of the rows that are kept."""
+    """Yield (row number, prompts to be, record) of the rows that are kept; rows count on over the files."""
+    rows, seen = count(), set[tuple[object, ...]]()
+    yield from islice(_kept_of(settings, rows, seen), settings.limit)
+    if settings.test_path is not None:
+        test = replace(settings, path=settings.test_path, test_path=None)
+        for row, drafts, record in islice(_kept_of(test, rows, seen), settings.limit):
+            yield row, drafts, replace(record, split="test")
+
+
+def _kept_of(
+    settings: CorpusSettings, rows: Iterator[int], seen: set[tuple[object, ...]]
+) -> Iterator[tuple[int, list[Draft], Record]]:
     make = maker_of(settings)
-    seen: set[tuple[object, ...]] = set()
-    for row, record in enumerate(read_records(settings)):
-        drafts = make(record)
+    for record in read_records(settings):
+        row, drafts = next(rows), make(record)
         blank = next((draft for draft in drafts if draft.blank), None)
         if blank is not None:
             if settings.empty_prompts == "fail":
@@ -89,7 +111,7 @@ def _prompt(settings: CorpusSettings, index: int, row: int, draft: Draft, record
         source=record.source,
         label=draft.label if settings.label_column is None else record.label(settings.label_column),
         group=_group(record, settings.group_column, name if draft.group is None else draft.group),
-        split="train" if settings.split_column is None else _split(record, settings.split_column),
+        split=record.split if settings.split_column is None else _split(record, settings.split_column),
         fields={column: record.columns.get(column) for column in settings.fields} | dict(draft.fields),
         token_ids=draft.token_ids,
         messages=draft.messages,

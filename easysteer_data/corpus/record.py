@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from easysteer_data.errors import CorpusError
-from easysteer_data.types import Label
+from easysteer_data.types import Label, Split
 
 _KINDS = {
     dict: "an object",
@@ -30,11 +30,13 @@ class Record:
             sets also dates and others.
         typed: False where the format knows text alone (CSV), so that "1" may be meant as a number
             and an empty cell as no value.
+        split: that of the file it is in; "train" until the corpus' rows are shared out.
     """
 
     source: str
     columns: Mapping[str, object]
     typed: bool = True
+    split: Split = "train"
 
     def value(self, column: str) -> object:
         """Return a column's value; CorpusError where the row lacks the column."""

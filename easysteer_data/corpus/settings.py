@@ -52,6 +52,17 @@ class SplitSettings:
         """The ratios in the order of `types.SPLITS`."""
         return (self.train, self.validation, self.test)
 
+    def without_test(self) -> SplitSettings:
+        """The same ratio of train to validation, and nothing for test.
+
+        Raises:
+            SettingsError: both are 0.
+        """
+        both = self.train + self.validation
+        if both == 0:
+            raise SettingsError("with test_path, splits.train or splits.validation must be above 0")
+        return SplitSettings(self.train / both, self.validation / both, 0.0, self.seed)
+
 
 @dataclass(frozen=True, slots=True)
 class CorpusSettings:
@@ -63,6 +74,8 @@ class CorpusSettings:
     Attributes:
         path: a file, a glob of files ("data/*.jsonl"), "hf:NAME" or "hf:FOLDER" for a Hugging Face data set,
             or "builtin:city_facts", "builtin:feelings"; with `files`, the folder that they are in.
+        test_path: a file or glob of rows that are all of the test split, as data with a held-out file has it;
+            the rows of `path` are then shared out to train and validation in the ratio of theirs.
         files: label -> file or glob in the folder `path`; each row has its file's label in the column `key`,
             which `label_column` names where a probe is to tell the files apart.
         format: "auto" goes by the file's suffix, with or without .gz.
@@ -91,7 +104,7 @@ class CorpusSettings:
             a text are one group.
         split_column: holds train, validation or test; the ratios of `splits` are then not used.
         fields: further columns to keep with each prompt; questions add `answer` and `letter`.
-        limit: use the first n rows only; a pair is one row.
+        limit: use the first n rows only, of `path` and of `test_path`; a pair is one row.
         empty_prompts: "fail" on a row whose prompt has no characters or white space alone, or "skip" it.
         duplicates: "keep" all, or the "first" of the rows that make the same texts with the same labels.
         doubled_bos: what to do with prompts that begin with two BOS tokens; see `bos.check_bos`.
@@ -99,6 +112,7 @@ class CorpusSettings:
     """
 
     path: str
+    test_path: str | None = None
     files: Mapping[Label, str] | None = None
     format: Literal["auto", Format] = "auto"
     hf_split: str = "train"
@@ -133,6 +147,8 @@ class CorpusSettings:
         _check_choice("doubled_bos", self.doubled_bos, get_args(BosPolicy))
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"limit is {self.limit}; give 1 or more, or null for all rows")
+        if self.test_path is not None and (self.split_column is not None or self.files is not None):
+            raise SettingsError("test_path can't be used together with split_column or files")
         if isinstance(cast(object, self.fields), str):
             raise SettingsError(f"fields is {self.fields!r}; give a list of columns")
         object.__setattr__(self, "fields", tuple(self.fields))

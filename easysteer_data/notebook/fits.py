@@ -66,7 +66,7 @@ def fit_vector(
         stream: which of the run's streams.
         rows: which rows.
         confound: field of the prompts that a direction should not hold; None = no check.
-        **settings: of the estimators: `C` of logistic, `seed` of lat.
+        **settings: of the estimators: `C` of logistic, `seed` of lat, `orthogonal` of diff_means_balanced.
 
     Returns:
         The vectors by estimator; `.best` is the best one's, `.report` holds the figures.

@@ -35,7 +35,9 @@ def vector_section(report: Json) -> Section:
             "positive": report["positive"],
             "n_rows": counts(report["n_rows"]),
             "best": best["name"],
-            "estimators": [_row(one) for one in estimators],
+            "estimators": [_row(one, best["best_layer"]) for one in estimators],
+            "best_layer": best["best_layer"],
+            "by_confound": _by_confound(best),
             "confound": next((one["confound"] for one in estimators if one["confound"]), None),
             "layers": [_layer_row(best, figures_) for figures_ in best["layers"]],
         },
@@ -45,14 +47,24 @@ def vector_section(report: Json) -> Section:
     )
 
 
-def _row(estimator: Json) -> dict[str, object]:
-    """One estimator at its best layer."""
+def _by_confound(best: Json) -> list[float] | None:
+    """Shares of test pairs that the confound alone gets right, by which of its values lies higher."""
+    chosen = _best_layer(best)
+    found = None if chosen is None else _split(chosen, "test")["confound_pair_accuracy"]
+    return None if found is None else sorted((found, 1 - found))
+
+
+def _row(estimator: Json, shared_layer: int | None) -> dict[str, object]:
+    """One estimator at its best layer, and at that of the best estimator."""
     chosen = _best_layer(estimator)
+    shared = next((one for one in estimator["layers"] if one["layer"] == shared_layer), None)
     return {
         "name": estimator["name"],
         "layer": estimator["best_layer"],
         "validation": _split(chosen, "validation"),
         "test": _split(chosen, "test"),
+        "shared": _split(shared, "test"),
+        "median_pairs": estimator["median_test_pair_accuracy"],
         "confounded_by": estimator["confounded_by"],
         "n_confounded": len(estimator["confounded_layers"]),
         "n_layers": len(estimator["layers"]),
@@ -73,7 +85,7 @@ def _layer_row(estimator: Json, figures: Json) -> dict[str, object]:
 
 def _split(figures: Json | None, split: str) -> Json:
     found = None if figures is None else figures[split]
-    names = ("auroc", "pair_accuracy", "confound_auroc")
+    names = ("auroc", "pair_accuracy", "confound_auroc", "confound_pair_accuracy")
     return {name: None if found is None else found[name] for name in names}
 
 
@@ -93,7 +105,7 @@ def _key_figures(best: Json, estimators: Sequence[Json]) -> list[KeyFigure]:
         note = f"{where}; AUROC {number(test['auroc'])}"
         found = [KeyFigure("Vector, accuracy of test pairs", number(test["pair_accuracy"]), note)]
     if confounded := [one["name"] for one in estimators if one["confounded_by"]]:
-        note = "at its best layer more of it than of the classes"
+        note = "at the best layer, or at most layers, more of it than of the classes"
         found.append(KeyFigure(f"Confounded by {best['confound']}", ", ".join(confounded), note, warns=True))
     return found
 

@@ -139,6 +139,8 @@ class VectorSettings:
         estimators: one or several, which are compared on held-out groups.
         confound: field of the prompts that a direction should not hold, such as the answer's letter;
             `diff_means_balanced` is freed of it, the others are checked. None = no check.
+        orthogonal: whether `diff_means_balanced` also leaves out what lies along the steps between the
+            confound's values, so that its projections do not tell them apart.
         C: inverse strength of the L2 penalty of `logistic`, with scikit-learn's meaning.
         seed: of the random pairs of `lat`.
         export: other formats to write beside vector.safetensors.
@@ -146,6 +148,7 @@ class VectorSettings:
 
     estimators: tuple[EstimatorName, ...] = ("diff_means",)
     confound: str | None = "letter"
+    orthogonal: bool = True
     C: float = 1.0
     seed: int = 0
     export: tuple[Literal["gguf", "npy"], ...] = ()

@@ -34,6 +34,21 @@ class LabelledRows:
         """Mean row of the negative and of the positive class, float64 [2, layers, width]."""
         return torch.stack([self.x[~self.positive].mean(dim=0), self.x[self.positive].mean(dim=0)])
 
+    def means_by_confound(self, values: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+        """Means of the values [n, ...] by the confound and the class of their rows.
+
+        Returns:
+            Numbers of the confound that have rows of both classes, ascending, and the means over the negative
+            and the positive rows of each, [numbers, 2, ...].
+        """
+        numbers, means = [], []
+        for number in torch.unique(self.confound[self.confound >= 0]).tolist():
+            sides = [(self.confound == number) & side for side in (~self.positive, self.positive)]
+            if all(bool(side.any()) for side in sides):
+                numbers.append(number)
+                means.append(torch.stack([values[side].mean(dim=0) for side in sides]))
+        return numbers, torch.stack(means) if means else values.new_zeros(0, 2, *values.shape[1:])
+
     def pairs(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Means of the values [n, ...] over the positive and over the negative rows of each group.
 

@@ -17,6 +17,7 @@ def vector_table(report: VectorReport) -> str:
     ]
     for estimator in report.estimators:
         lines += ["", *_estimator_lines(estimator)]
+    lines += _comparison_lines(report)
     lines += ["", "* best layer on validation; step: in units of the rows, and of their norm"]
     if any(estimator.confound for estimator in report.estimators):
         lines.append("! tells the confound's values apart better than the classes, on validation")
@@ -27,7 +28,8 @@ def vector_report_json(report: VectorReport) -> dict[str, Any]:
     """The report as plain values.
 
     `estimators` is a list of objects of `name`, `settings`, `best_layer`, `confound`, `confounded_by`,
-    `confounded_layers`, `layers` (as LayerFigures) and `layer_cosines`; `best_estimator` names one of them.
+    `confounded_layers`, `median_test_pair_accuracy`, `layers` (as LayerFigures) and `layer_cosines`;
+    `best_estimator` names one of them.
     """
     return {
         "best_estimator": report.best.name,
@@ -47,7 +49,30 @@ def _estimator_json(estimator: EstimatorReport) -> dict[str, Any]:
     values["best_layer"] = None if estimator.best is None else estimator.best.layer
     values["confounded_by"] = estimator.confounded_by
     values["confounded_layers"] = estimator.confounded_layers
+    values["median_test_pair_accuracy"] = estimator.median_test_pair_accuracy
     return values
+
+
+def _comparison_lines(report: VectorReport) -> list[str]:
+    """All estimators in the layer of the best one, on the test split."""
+    if report.best.best is None or len(report.estimators) < 2:
+        return []
+    layer = report.best.best.layer
+    lines = ["", f"test split in layer {layer}, the best of {report.best.name}"]
+    lines.append(f"  {'':>20}  {'AUROC':>7}  {'pairs':>6}  {'median of layers':>16}  {'confound AUROC':>14}")
+    for one in report.estimators:
+        test = one.at(layer).test
+        confound = None if test is None else test.confound_auroc
+        median = _figure(one.median_test_pair_accuracy)
+        lines.append(f"  {one.name:>20}  {_cells(test)}  {median:>16}  {_figure(confound):>14}")
+    best = report.best.at(layer).test
+    if best is not None and best.confound_pair_accuracy is not None:
+        # Which of two values lies higher is a matter of chance where a direction has little of them.
+        low, high = sorted((best.confound_pair_accuracy, 1 - best.confound_pair_accuracy))
+        lines.append(
+            f"  {report.best.confound} alone would be right for {low:.3f} or {high:.3f} of the pairs"
+        )
+    return lines
 
 
 def _estimator_lines(estimator: EstimatorReport) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from easysteer_data.vectors.figures import SplitFigures
 
@@ -28,11 +29,16 @@ class LayerFigures:
 
     @property
     def score(self) -> tuple[float, float]:
-        """What the layer is chosen by, the higher the better: accuracy of pairs if there are any, AUROC."""
+        """What the layer is chosen by, the higher the better: accuracy of pairs if there are any, AUROC.
+
+        Both without the confound's part, as else the layer of many would be chosen that by luck has little of
+        it, and an estimator that finds the confound would pass for one that does not.
+        """
         found = self.validation
         if found is None:
             return -1.0, -1.0
-        return (found.auroc if found.pair_accuracy is None else found.pair_accuracy), found.auroc
+        paired = found.free_pair_accuracy
+        return (found.free_auroc if paired is None else paired), found.free_auroc
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,23 @@ class EstimatorReport:
 
     @property
     def confounded_by(self) -> str | None:
-        """The confound, if the best layer is one of `confounded_layers`."""
-        return self.confound if self.best and self.best.layer in self.confounded_layers else None
+        """The confound, if the best layer is one of `confounded_layers`, or most layers are."""
+        if self.best is None:
+            return None
+        found = self.confounded_layers
+        is_confounded = self.best.layer in found or 2 * len(found) > len(self.layers)
+        return self.confound if is_confounded else None
+
+    @property
+    def median_test_pair_accuracy(self) -> float | None:
+        """Accuracy of test pairs of the middle layer of all, which no choice of a layer flatters."""
+        tests = [figures.test for figures in self.layers if figures.test is not None]
+        paired = [test.pair_accuracy for test in tests if test.pair_accuracy is not None]
+        return median(paired) if paired else None
+
+    def at(self, layer: int) -> LayerFigures:
+        """Figures of a layer; KeyError where it was not fitted."""
+        return {figures.layer: figures for figures in self.layers}[layer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from easysteer_data.corpus import CorpusSettings, SplitSettings, assign_splits, read_corpus
 from easysteer_data.corpus.splits import check_splits, join_groups, split_groups
-from easysteer_data.errors import CorpusError
+from easysteer_data.errors import CorpusError, SettingsError
 from easysteer_data.serving.order import EpochOrder
 from easysteer_data.types import SPLITS, Prompt, Split
 
@@ -44,6 +44,34 @@ def test_no_group_is_in_two_splits(rows: list[tuple[str, str]], settings: SplitS
         assert prompt.group is not None
         splits.setdefault(prompt.group, set()).add(prompt.split)
     assert all(len(of_group) == 1 for of_group in splits.values())
+
+
+def test_a_test_file_is_the_test_split_and_the_rest_is_shared_out(tmp_path: Path) -> None:
+    for name, first, n_rows in (("own", 0, 40), ("held_out", 40, 7)):
+        (tmp_path / f"{name}.txt").write_text("".join(f"row {first + i}\n" for i in range(n_rows)))
+    settings = CorpusSettings(path=str(tmp_path / "own.txt"), test_path=str(tmp_path / "held_out.txt"))
+    prompts = read_corpus(settings)
+    assert [prompt.id for prompt in prompts] == [str(i) for i in range(47)]
+    assert [prompt.text for prompt in prompts if prompt.split == "test"] == [
+        f"row {i}" for i in range(40, 47)
+    ]
+    assert Counter(prompt.split for prompt in prompts) == {"train": 30, "validation": 10, "test": 7}
+    few = read_corpus(replace(settings, limit=4))
+    assert Counter(prompt.split for prompt in few) == {"train": 3, "validation": 1, "test": 4}
+
+
+def test_a_group_that_is_in_the_test_file_and_outside_it_is_refused(tmp_path: Path) -> None:
+    for name in ("own", "held_out"):
+        (tmp_path / f"{name}.txt").write_text(f"only in {name}\nin both\n")
+    settings = CorpusSettings(path=str(tmp_path / "own.txt"), test_path=str(tmp_path / "held_out.txt"))
+    with pytest.raises(
+        CorpusError, match=r"held_out\.txt:2: the split is 'test', but .*own\.txt:2 of the same"
+    ):
+        read_corpus(settings)
+    with pytest.raises(SettingsError, match="test_path can't be used together with split_column"):
+        replace(settings, split_column="part")
+    with pytest.raises(SettingsError, match=r"splits\.train or splits\.validation must be above 0"):
+        read_corpus(replace(settings, splits=SplitSettings(0, 0, 1)))
 
 
 @unhurried

@@ -48,8 +48,35 @@ def test_the_balanced_difference_is_the_mean_of_the_differences_within_each_valu
     contrast = random_contrast(60)
     (x, positive), codes = arrays(contrast), contrast.rows.confound.numpy()
     within = [difference_of(x[codes == code], positive[codes == code]) for code in (0, 1)]
-    found = BalancedDifferenceOfMeans()(contrast)
+    found = BalancedDifferenceOfMeans(orthogonal=False)(contrast)
     np.testing.assert_allclose(found.numpy(), np.mean(within, axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_values", [2, 3])
+def test_the_orthogonal_one_is_what_the_steps_between_the_values_do_not_explain(n_values: int) -> None:
+    contrast = random_contrast(60)
+    x, positive = arrays(contrast)
+    codes = np.arange(60) // 2 % n_values
+    balanced = contrast_of(x, positive, contrast.rows.group.numpy(), codes)
+    sides = np.array(
+        [[x[(codes == k) & (positive == side)].mean(axis=0) for side in (0, 1)] for k in range(n_values)]
+    )
+    difference, centres = (sides[:, 1] - sides[:, 0]).mean(axis=0), sides.mean(axis=1)
+    found = BalancedDifferenceOfMeans()(balanced)
+    for layer in range(x.shape[1]):
+        steps = (centres[1:, layer] - centres[:1, layer]).T
+        explained = steps @ np.linalg.lstsq(steps, difference[layer], rcond=None)[0]
+        np.testing.assert_allclose(found[layer].numpy(), difference[layer] - explained, atol=1e-8)
+
+
+def test_without_a_step_between_the_values_there_is_nothing_to_leave_out() -> None:
+    contrast = random_contrast(40)
+    x, positive = arrays(contrast)
+    codes = np.repeat([0, 1], 40)
+    twice = contrast_of(np.tile(x, (2, 1, 1)), np.tile(positive, 2), np.arange(80) // 2, codes)
+    np.testing.assert_allclose(
+        BalancedDifferenceOfMeans()(twice).numpy(), difference_of(x, positive), atol=1e-12
+    )
 
 
 def test_the_balanced_difference_is_free_of_a_confound_that_goes_with_a_class() -> None:

@@ -65,12 +65,47 @@ def test_a_direction_is_measured_by_its_projections_whatever_its_length(
         assert found.pair_accuracy == pytest.approx(np.mean(right))
 
 
+def test_pairs_are_measured_with_and_without_the_confounds_part() -> None:
+    rng = np.random.default_rng(1)
+    n_pairs = 200
+    positive = np.arange(2 * n_pairs) % 2 == 1
+    has_a = np.repeat(rng.random(n_pairs) < 0.3, 2) == positive  # of three pairs in ten the positive side
+    own = rng.normal(size=2 * n_pairs) + positive
+    for letter, share in ((50.0, "a"), (-50.0, "b")):
+        x = (own + letter * has_a).reshape(-1, 1, 1)
+        group = np.arange(2 * n_pairs) // 2
+        rows = LabelledRows(*(torch.from_numpy(a) for a in (x, positive, group, has_a.astype(np.int64))))
+        (found,) = measure(rows, torch.ones(1, 1).double())
+        with_a = has_a[positive].mean()
+        expected = with_a if share == "a" else 1 - with_a
+        assert found.pair_accuracy == found.confound_pair_accuracy == pytest.approx(expected)
+        # Of each letter's rows, the classes' means are brought to the same middle.
+        free = own.copy()
+        for value in (True, False):
+            alike = has_a == value
+            free[alike] -= (own[alike & positive].mean() + own[alike & ~positive].mean()) / 2
+        assert found.free_pair_accuracy == pytest.approx((free[1::2] > free[::2]).mean())
+        assert found.free_auroc == pytest.approx(roc_auc_score(positive, free))
+
+
 def test_a_direction_that_tells_the_confound_better_is_flagged(
     rows: LabelledRows, directions: torch.Tensor
 ) -> None:
     _, class_axis, confound_axis = measure(rows, directions)
     assert not class_axis.is_confounded
     assert confound_axis.is_confounded
+    # Of values drawn anew, no more than one in hundreds is told apart better than by chance.
+    rng = np.random.default_rng(2)
+    codes = torch.from_numpy(np.arange(90) % 2)
+    found = [
+        measure(
+            LabelledRows(torch.from_numpy(rng.normal(size=(90, 1, 1))), rows.positive, codes, codes),
+            torch.ones(1, 1).double(),
+        )[0]
+        for _ in range(300)
+    ]
+    assert sum(one.confound_auroc > one.auroc for one in found) > 100  # type: ignore[operator]
+    assert sum(one.is_confounded for one in found) <= 3
     assert confound_axis.confound_variance is not None
     assert confound_axis.confound_variance > 0.5 > confound_axis.label_variance
 
@@ -79,7 +114,9 @@ def test_what_can_not_be_measured_is_none(rows: LabelledRows, directions: torch.
     bare = LabelledRows(rows.x, rows.positive, torch.full((90,), -1), torch.zeros(90, dtype=torch.int64))
     for found in measure(bare, directions):
         assert (found.pair_accuracy, found.n_pairs) == (None, 0)
-        assert (found.confound_auroc, found.confound_variance) == (None, None)
+        assert (found.confound_auroc, found.confound_chance, found.confound_variance) == (None, None, None)
+        assert (found.confound_pair_accuracy, found.free_pair_accuracy) == (None, None)
+        assert found.free_auroc == found.auroc
         assert not found.is_confounded
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,55 @@ def test_a_direction_of_the_letter_is_flagged_and_the_balanced_one_beats_it(lett
     )
     # Below a title and two lines of column names.
     assert all(line.endswith(" !") for line in table.splitlines()[5:8])
+
+
+@pytest.fixture(scope="module")
+def slanted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Letters far apart, in layer 4 with a step not square to the classes', and in 8 cancelled by luck."""
+    made = paired_rows(240, letter=20.0)
+    assert made.fields is not None
+    is_a = np.array([fields["letter"] == "A" for fields in made.fields])
+    true = np.array(made.labels) == "true"
+    x = made.x.astype(np.float64)
+    step = x[is_a].mean(axis=0) - x[~is_a].mean(axis=0)
+    x[true, 1] += 0.2 * step[1]
+    axis = step[2] / np.linalg.norm(step[2])
+    x[true, 2] += 0.8 * np.linalg.svd(axis[None])[2][1]  # square to the letters' step
+    train = made.rows_of("train")
+    plain = x[train][true[train], 2].mean(axis=0) - x[train][~true[train], 2].mean(axis=0)
+    x[true, 2] -= (plain @ axis) * axis
+    return write_run(tmp_path_factory.mktemp("slanted") / "run", replace(made, x=x.astype(np.float32)))
+
+
+def test_balancing_alone_leaves_a_slant_that_the_orthogonal_difference_does_not_have(slanted: Path) -> None:
+    source = ContrastSource(open_run(slanted), confound="letter")
+    (merely,) = fit_vectors(
+        source, make_estimators(["diff_means_balanced"], orthogonal=False)
+    ).report.estimators
+    (free,) = fit_vectors(source, make_estimators(["diff_means_balanced"])).report.estimators
+    for report, is_confounded in ((merely, True), (free, False)):
+        found = report.at(4).test
+        assert found is not None
+        assert found.pair_accuracy is not None
+        assert found.is_confounded is is_confounded
+        assert (found.pair_accuracy > 0.95) is not is_confounded
+
+
+def test_a_layer_that_is_free_of_the_letter_by_luck_is_not_chosen_for_it(slanted: Path) -> None:
+    source = ContrastSource(open_run(slanted), confound="letter")
+    (plain,) = fit_vectors(source, make_estimators(["diff_means"])).report.estimators
+    assert plain.best is not None
+    assert plain.best.validation is not None
+    lucky, found = plain.at(8).validation, plain.best.validation
+    assert lucky is not None
+    assert plain.confounded_layers == (0, 4)
+    assert lucky.pair_accuracy > found.pair_accuracy  # type: ignore[operator]
+    assert plain.best.layer == 4
+    assert found.pair_accuracy == found.confound_pair_accuracy
+    # Most layers are the letter's, and so is the estimator.
+    assert plain.confounded_by == "letter"
+    tests = sorted(layer.test.pair_accuracy for layer in plain.layers if layer.test)  # type: ignore[type-var]
+    assert plain.median_test_pair_accuracy == tests[1]
 
 
 def test_every_estimator_finds_the_class_in_the_layer_that_has_it(run: Path) -> None:

@@ -33,6 +33,7 @@ def make_estimators(
     names: Sequence[str],
     C: float = 1.0,  # noqa: N803 - scikit-learn's name
     seed: int = 0,
+    orthogonal: bool = True,
 ) -> dict[str, Estimator]:
     """Estimators by name, in the order of the names.
 
@@ -40,13 +41,14 @@ def make_estimators(
         names: one or several of ESTIMATORS.
         C: inverse strength of the penalty of `logistic`.
         seed: of the random pairs of `lat`.
+        orthogonal: of `diff_means_balanced`, see there.
 
     Raises:
         SettingsError: there is no such estimator, none is named, one is named twice, or C can't be used.
     """
     known: dict[EstimatorName, Estimator] = {
         "diff_means": DifferenceOfMeans(),
-        "diff_means_balanced": BalancedDifferenceOfMeans(),
+        "diff_means_balanced": BalancedDifferenceOfMeans(orthogonal),
         "paired_pca": PairedPCA(),
         "logistic": LogisticDirection(C),
         "mass_mean": WhitenedDifference(),

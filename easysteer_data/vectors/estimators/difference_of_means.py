@@ -25,20 +25,32 @@ class BalancedDifferenceOfMeans:
 
     Each difference compares rows of one value, such as answers that are all "(A)", so that what the value
     adds to a row is in none of them, however often it goes with one class.
+
+    Attributes:
+        orthogonal: leave out what lies along the steps between the values. The difference of the classes is
+            seldom square to them, and where they are many times longer, as the step from the token "A" to "B"
+            is, a row's projection still tells its value before its class, and adding the vector shifts both.
     """
+
+    orthogonal: bool = True
 
     def __call__(self, contrast: Contrast) -> torch.Tensor:
         """See Estimator."""
         rows = contrast.rows
-        differences = []
-        for value in torch.unique(rows.confound):
-            alike = rows.confound == value
-            positive, negative = alike & rows.positive, alike & ~rows.positive
-            if value >= 0 and positive.any() and negative.any():
-                differences.append(rows.x[positive].mean(dim=0) - rows.x[negative].mean(dim=0))
-        if not differences:
+        values, sides = rows.means_by_confound(rows.x)
+        if not values:
             raise RunError(
                 "no value of the confound field has rows of both classes in the train split; name a field of "
                 "the prompts as vector.confound, or use diff_means"
             )
-        return torch.stack(differences).mean(dim=0)
+        difference = (sides[:, 1] - sides[:, 0]).mean(dim=0)
+        return _orthogonal_to(difference, sides.mean(dim=1)) if self.orthogonal else difference
+
+
+def _orthogonal_to(difference: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
+    """The difference [layers, width] less its part along steps between centres [values, layers, width]."""
+    steps = (centres - centres.mean(dim=0)).permute(1, 2, 0)
+    axes, lengths, _ = torch.linalg.svd(steps, full_matrices=False)
+    norms = centres.norm(dim=-1).amax(dim=0)  # beside which the rounding of a step is none
+    axes = axes * (lengths > 1e-12 * norms[:, None])[:, None]
+    return difference - torch.matmul(axes, torch.matmul(axes.mT, difference[..., None])).squeeze(-1)
