@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from easysteer_data.plots.theme import COLOURS, ROLES, SERIES, Role, Sheet, legend_below, sheet
+from easysteer_data.plots.theme import COLOURS, ROLES, SERIES, Role, Sheet, legend_below, log_values, sheet
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def layer_curves(
         if flags is not None and flags.layers:
             _flag(drawn, flags)
         if log:
-            axes.set_yscale("log")
+            log_values(drawn)
         axes.set_xlabel("layer (0-based decoder block)")
         axes.set_ylabel(y_label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

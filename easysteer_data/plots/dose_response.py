@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from easysteer_data.plots.theme import COLOURS, SERIES, legend_below, sheet
+from easysteer_data.plots.theme import COLOURS, SERIES, legend_below, log_values, sheet
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def dose_response(
                 axes.fill_between(line.scales, low, high, color=style["color"], alpha=0.16, linewidth=0)
             axes.plot(line.scales, _numbers(line.values), label=line.label, **style)
         if log:
-            axes.set_yscale("log")
+            log_values(drawn)
         axes.set_xlabel("scale (0 = unsteered)")
         axes.set_ylabel(y_label)
         legend_below(drawn)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 Role = Literal["validation", "test", "control", "baseline", "confound", "other"]
 ColourName = Literal["ink", "faint", "rule", "blue", "orange", "green", "purple", "amber", "grey"]
@@ -95,6 +96,21 @@ def sheet(height_in: float = 2.95, width_in: float = _WIDTH_IN) -> Iterator[Shee
     with mpl.rc_context(dict(_STYLE)):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         yield Sheet(figure, figure.subplots())
+
+
+class _PlainLogFormatter(LogFormatter):
+    """Labels of a logarithmic axis as plain numbers: matplotlib's own are formulas, which are off here."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def log_values(drawn: Sheet) -> None:
+    """A logarithmic axis of values; smaller steps have labels where it spans few powers of ten."""
+    axis = drawn.axes.yaxis
+    drawn.axes.set_yscale("log")
+    axis.set_major_formatter(_PlainLogFormatter())
+    axis.set_minor_formatter(_PlainLogFormatter(minor_thresholds=(2, 0.4)))
 
 
 def legend_below(drawn: Sheet, n_columns: int = 2) -> None:

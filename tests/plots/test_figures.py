@@ -58,9 +58,18 @@ def test_roles_have_one_look_in_every_figure() -> None:
     assert len(looks) == 1
 
 
-def test_norms_may_be_drawn_on_a_logarithmic_axis() -> None:
-    figure = layer_curves([0, 1], [Curve("norm", [1.0, 1000.0])], y_label="norm", log=True)
-    assert figure.axes[0].get_yscale() == "log"
+@pytest.mark.parametrize(
+    ("norms", "labels"),
+    [([1.0, 1000.0], {"1", "10", "100", "1000"}), ([0.02, 0.07], {"0.02", "0.03", "0.04", "0.06"})],
+)
+def test_a_logarithmic_axis_has_plain_numbers(norms: list[float], labels: set[str]) -> None:
+    figure = layer_curves([0, 1], [Curve("norm", norms)], y_label="norm", log=True)
+    axis = figure.axes[0]
+    assert axis.get_yscale() == "log"
+    figure.draw_without_rendering()
+    drawn = {tick.get_text() for minor in (False, True) for tick in axis.get_yticklabels(minor=minor)}
+    assert labels <= drawn
+    assert not any("$" in label for label in drawn)
 
 
 def test_roc_and_calibration_are_drawn_beside_their_diagonal() -> None:
