@@ -80,7 +80,7 @@ def test_a_hidden_layer_predicts_numbers(tmp_path: Path) -> None:
 def test_attention_finds_the_token_that_tells_the_class(tmp_path: Path) -> None:
     rows = marked_tokens()
     data = ActivationDataModule(write_run(tmp_path / "run", rows), batch_size=64)
-    settings = ProbeSettings(kind="attention_pooled", C=100.0, lr=0.05, max_epochs=40, **QUICK)
+    settings = ProbeSettings(kind="attention_pooled", C=100.0, lr=0.05, max_epochs=15, **QUICK)
     fitted = fit_probe(data, settings)
     assert fitted.report.best.test_auroc > 0.97  # type: ignore[operator]
     n_prompts = sum(split == "test" for split in rows.splits)
