@@ -47,8 +47,8 @@ class TapKit:
             if stream in self._groups:
                 continue
             model = runner.get_model()
-            all_points = find_points(model, stream, hidden_size)
-            points = _of_layers(all_points, self._own(layers, find_blocks(model)), stream, find_blocks(model))
+            blocks, all_points = find_blocks(model), find_points(model, stream, hidden_size)
+            points = _of_layers(all_points, self._own(layers, blocks), stream, blocks)
             if points:
                 # Routers may give float32 in a bfloat16 model; their rows are narrow enough to keep it.
                 dtype = torch.float32 if stream == "router_logits" else runner.model_config.dtype

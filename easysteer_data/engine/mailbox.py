@@ -172,8 +172,9 @@ class Mailbox:
 
     def release(self, block: Block) -> None:
         """The reader's: give a block's box back, in any order and also after its capture."""
-        self._used[block.box] = 0
+        # In this order: once the box is free, another block in it may be held, which must not be forgotten.
         self.held.discard(block.box)
+        self._used[block.box] = 0
 
     def wait(
         self,
