@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -23,17 +24,20 @@ _numbers = count()
 def make_spool() -> Path:
     """Make a private folder in shared memory, or in the temporary folder where there is none.
 
-    Its owner holds a lock in it, which ends with the process, however that ends: by it what killed drivers
-    left is found, and removed first.
+    Its name has the process id of its owner, who holds a lock in it, which ends with the process, however that
+    ends: by it what killed drivers left is found, and removed first.
     """
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     for left in parent.glob(f"{_PREFIX}*/{_LOCK}"):
         if (abandoned := _lock(left)) is not None:
             shutil.rmtree(left.parent, ignore_errors=True)
             abandoned.close()
-    spool = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    (spool / _LOCK).touch()
-    _held[spool] = _lock(spool / _LOCK)
+    spool = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    # Locked before it has its name: a lock that is not held yet would look like one that was left.
+    unnamed = spool / f"{_LOCK}-new"
+    unnamed.touch()
+    _held[spool] = _lock(unnamed)
+    unnamed.rename(spool / _LOCK)
     return spool
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,11 @@ def test_engines_of_every_kind_agree(
 def test_an_eager_engine_in_a_child_process_agrees_and_leaves_nothing_in_shared_memory(
     engines: Any, tiny_model: Path, eager_rows: dict[int, torch.Tensor]
 ) -> None:
-    shared = Path("/dev/shm")
+    def ours() -> list[Path]:
+        return sorted(Path("/dev/shm").glob(f"easysteer-data-{os.getpid()}-*"))
+
     engines.close()
-    before = set(shared.glob("easysteer-data-*"))
+    assert ours() == []
     llm = engines.get(tiny_model, in_process=False)
     result = capture(llm, PROMPTS, max_tokens=5, ignore_eos=True)
     for layer_id, expected in eager_rows.items():
@@ -56,5 +59,6 @@ def test_an_eager_engine_in_a_child_process_agrees_and_leaves_nothing_in_shared_
     ):
         generate(llm, PROMPTS, steering=steering)
     assert len(generate(llm, PROMPTS)) == len(PROMPTS)
+    assert len(ours()) == 1
     engines.close()
-    assert set(shared.glob("easysteer-data-*")) == before
+    assert ours() == []
