@@ -80,7 +80,7 @@ class ShardCollector:
     def _owners(self, part: Chunk | Sums) -> Iterator[CollectedShard]:
         """The open shards that have rows in it; they are told how many bytes."""
         owner = np.searchsorted(self._starts, part.prompt.numpy(), side="right") - 1
-        n_bytes = sum(values.nbytes for values in part.values.values()) / max(len(owner), 1)
+        n_bytes = part.n_bytes / max(len(owner), 1)
         for number, n_rows in zip(*np.unique(owner, return_counts=True), strict=True):
             if int(number) not in self._closed:  # the engine ran a step past the end of a finished prompt
                 shard = self._shard(int(number))

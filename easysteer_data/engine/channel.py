@@ -169,4 +169,5 @@ def _chunk_of(views: Mapping[str, torch.Tensor]) -> Chunk:
     def of(prefix: str) -> dict[Stream, torch.Tensor]:
         return {s: views[f"{prefix}.{s}"] for s in STREAMS if f"{prefix}.{s}" in views}
 
-    return Chunk(views["prompt"], views["position"], views["token_id"], of("values"), of("peaks"))
+    values = {stream: list(layers) for stream, layers in of("values").items()}
+    return Chunk(views["prompt"], views["position"], views["token_id"], values, of("peaks"))

@@ -5,6 +5,7 @@ By numpy, which copies long runs as the C library does and lets other threads ru
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -15,27 +16,29 @@ _MEAN_RUN = 8
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
-def copy_rows(part: torch.Tensor, sources: np.ndarray, out: torch.Tensor, places: np.ndarray) -> None:
-    """Set `out[:, places] = part[:, sources]`.
+def copy_rows(
+    part: Iterable[torch.Tensor], sources: np.ndarray, out: Iterable[torch.Tensor], places: np.ndarray
+) -> None:
+    """Set `out[places] = part[sources]` in each layer.
 
     Args:
-        part: [n_layers, n, ...], of two or four bytes a value; any strides.
+        part: [n, ...] a layer, of two or four bytes a value; any strides.
         sources: int64 [m], rows of it.
-        out: [n_layers, n_out, ...] of its dtype.
+        out: [n_out, ...] a layer, of its dtype.
         places: int64 [m], rows of it.
     """
     if not len(sources):
         return
-    source, target = _as_integers(part), _as_integers(out)
+    layers = [(_as_integers(source), _as_integers(target)) for source, target in zip(part, out, strict=True)]
     breaks = np.flatnonzero((np.diff(sources) != 1) | (np.diff(places) != 1)) + 1
     if len(breaks) > len(sources) // _MEAN_RUN:
         chosen = _as_slice(sources)
-        for from_rows, to_rows in zip(source, target, strict=True):
+        for from_rows, to_rows in layers:
             to_rows[places] = from_rows[chosen]
         return
     bounds = [0, *breaks.tolist(), len(sources)]
     runs = [(int(sources[i]), int(places[i]), stop - i) for i, stop in pairwise(bounds)]
-    for from_rows, to_rows in zip(source, target, strict=True):
+    for from_rows, to_rows in layers:
         for first, place, n in runs:
             to_rows[place : place + n] = from_rows[first : first + n]
 

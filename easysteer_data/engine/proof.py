@@ -78,13 +78,13 @@ class ProvenRows:
 
     Attributes:
         index: labels of the rows.
-        values: stream -> Tensor [n_layers, n, width], layers as ordered.
+        values: stream -> a contiguous Tensor [n, width] a layer, layers as ordered.
         n_rows: rows of each prompt, as the prompts were given.
         gates: fault -> rows and layers that have it; empty unless faults are counted.
     """
 
     index: RowIndex
-    values: Mapping[Stream, torch.Tensor]
+    values: Mapping[Stream, Sequence[torch.Tensor]]
     n_rows: tuple[int, ...]
     gates: Mapping[str, int]
 
@@ -127,14 +127,12 @@ def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -
     names = {prompt.prompt: prompt.name for prompt in prompts}
     chosen = _choose(chunks, index, names)
     gates: Counter[str] = Counter()
-    values: dict[Stream, torch.Tensor] = {}
+    values: dict[Stream, Sequence[torch.Tensor]] = {}
     for stream, shape in rules.shapes.items():
-        size = (len(shape.layer_ids), len(index))
-        peaks = _gathered([chunk.peaks[stream] for chunk in chunks], chosen, size, torch.float32)
+        peaks = _peaks([chunk.peaks[stream] for chunk in chunks], chosen, len(shape.layer_ids))
         gates += _check_peaks(peaks, index, names, stream, rules)
         if rules.reduce != "mean":
-            parts = [chunk.values[stream] for chunk in chunks]
-            values[stream] = _gathered(parts, chosen, (*size, shape.width), DTYPES[shape.dtype])
+            values[stream] = _gathered([chunk.values[stream] for chunk in chunks], chosen, shape)
     n_rows = np.array([len(positions) for positions, _ in expected], dtype=np.int64)
     if rules.reduce == "mean":
         values = _means(recorded, prompts, index, n_rows, rules)
@@ -148,8 +146,8 @@ def _means(
     index: RowIndex,
     n_rows: np.ndarray,
     rules: Rules,
-) -> dict[Stream, torch.Tensor]:
-    """Mean of each prompt's rows, for the prompts that have any; [n_layers, prompts, width].
+) -> dict[Stream, Sequence[torch.Tensor]]:
+    """Mean of each prompt's rows, for the prompts that have any; [prompts, width] a layer.
 
     The sums hold the rows of prompt tokens; those of generated tokens came one by one.
     """
@@ -159,20 +157,20 @@ def _means(
     generated = torch.from_numpy(np.flatnonzero(index.position.numpy() >= lengths))
     rows = RowIndex(index.prompt[generated], index.position[generated], index.token_id[generated])
     owner = torch.tensor([place[prompt] for prompt in rows.prompt.tolist()], dtype=torch.int64)
-    chunks = [chunk for chunk in recorded.chunks if next(iter(chunk.values.values())).shape[1]]
+    chunks = [chunk for chunk in recorded.chunks if len(next(iter(chunk.values.values()))[0])]
     chosen = _choose(chunks, rows, {prompt.prompt: prompt.name for prompt in prompts})
     count = torch.from_numpy(n_rows[n_rows > 0]).double()
-    means = {}
+    means: dict[Stream, Sequence[torch.Tensor]] = {}
     for stream, shape in rules.shapes.items():
         total = torch.zeros(len(shape.layer_ids), len(wanted), shape.width, dtype=torch.float64)
         for part in recorded.sums:
             ours = [i for i, prompt in enumerate(part.prompt.tolist()) if prompt in place]
             places = torch.tensor([place[int(part.prompt[i])] for i in ours], dtype=torch.int64)
             total.index_add_(1, places, part.values[stream][:, ours])
-        size = (len(shape.layer_ids), len(rows), shape.width)
-        values = _gathered([chunk.values[stream] for chunk in chunks], chosen, size, DTYPES[shape.dtype])
-        total.index_add_(1, owner, values.double())
-        means[stream] = (total / count[:, None]).to(DTYPES[shape.dtype])
+        values = _gathered([chunk.values[stream] for chunk in chunks], chosen, shape)
+        for layer, more in zip(total, values, strict=True):
+            layer.index_add_(0, owner, more.double())
+        means[stream] = list((total / count[:, None]).to(DTYPES[shape.dtype]))
     return means
 
 
@@ -238,24 +236,31 @@ def _places(
     return places
 
 
-def _gathered(
-    parts: Sequence[torch.Tensor], chosen: np.ndarray, size: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """Rows `chosen` of the joined parts, [n_layers, n, ...]; a single part in order is not copied.
+def _peaks(parts: Sequence[torch.Tensor], chosen: np.ndarray, n_layers: int) -> torch.Tensor:
+    """Rows `chosen` of the joined parts, [n_layers, n]; a single part in order is not copied."""
+    if not parts:
+        return torch.empty(n_layers, 0)
+    peaks = parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+    in_order = np.array_equal(chosen, np.arange(peaks.shape[1]))
+    return peaks if in_order else peaks[:, torch.from_numpy(chosen)]
 
-    Each layer's rows are contiguous.
-    """
-    in_order = len(parts) == 1 and parts[0].shape == size and np.array_equal(chosen, np.arange(size[1]))
+
+def _gathered(
+    parts: Sequence[Sequence[torch.Tensor]], chosen: np.ndarray, shape: StreamShape
+) -> Sequence[torch.Tensor]:
+    """Rows `chosen` of each layer's joined parts, contiguous; a single part in order is not copied."""
+    n_rows = [len(layers[0]) for layers in parts]
+    in_order = len(parts) == 1 and np.array_equal(chosen, np.arange(n_rows[0]))
     if in_order and all(layer.is_contiguous() for layer in parts[0]):
         return parts[0]
-    out = HostMemory().empty(size, dtype)
-    stops = np.cumsum([part.shape[1] for part in parts])
+    out = HostMemory().empty((len(shape.layer_ids), len(chosen), shape.width), DTYPES[shape.dtype])
+    stops = np.cumsum(n_rows)
     owner = np.searchsorted(stops, chosen, side="right")
     for number in np.unique(owner):
         rows = np.flatnonzero(owner == number)
-        offset = int(stops[number]) - parts[number].shape[1]
+        offset = int(stops[number]) - n_rows[number]
         copy_rows(parts[number], chosen[rows] - offset, out, rows)
-    return out
+    return list(out)
 
 
 def _check_peaks(

@@ -6,9 +6,9 @@ each its own attention heads. Pipeline-parallel stages have layers of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -16,7 +16,8 @@ from easysteer_data.engine.wire import SPLIT_STREAMS, Chunk, StartOrder, StreamS
 from easysteer_data.errors import EngineError, UnsupportedEngineError
 from easysteer_data.types import Stream
 
-T = TypeVar("T")
+Layers = Mapping[Stream, Sequence[torch.Tensor]]  # of each stream
+Join = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 def part_of_rank(
@@ -124,39 +125,37 @@ class Ranks:
         for rank, chunk in enumerate(chunks):
             if not torch.equal(first.position, chunk.position):
                 raise EngineError(f"workers 0 and {rank} recorded different rows in one step")
-        peaks = [self._one_width([c.peaks for c in stage], amax=True) for stage in self._stages(chunks)]
-        return replace(
-            first, values=self._joined([chunk.values for chunk in chunks]), peaks=_one_depth(peaks)
-        )
+        values = self._joined([chunk.values for chunk in chunks], _side_by_side)
+        peaks = self._joined([{s: list(p) for s, p in chunk.peaks.items()} for chunk in chunks], _largest)
+        return replace(first, values=values, peaks={s: torch.stack(layers) for s, layers in peaks.items()})
 
     def join_sums(self, parts: Sequence[Sums | None]) -> list[Sums]:
         """The sums of all ranks as one; empty where no rank has any."""
         found = [part for part in parts if part is not None]
-        values = [{} if part is None else part.values for part in parts]
-        return [replace(found[0], values=self._joined(values))] if found else []
+        if not found:
+            return []
+        values: list[Layers] = [
+            {} if part is None else {s: list(v) for s, v in part.values.items()} for part in parts
+        ]
+        joined = self._joined(values, _side_by_side)
+        return [replace(found[0], values={s: torch.stack(layers) for s, layers in joined.items()})]
 
-    def _joined(self, parts: Sequence[Mapping[Stream, torch.Tensor]]) -> dict[Stream, torch.Tensor]:
-        return _one_depth([self._one_width(stage) for stage in self._stages(parts)])
-
-    def _stages(self, parts: Sequence[T]) -> list[Sequence[T]]:
+    def _joined(self, parts: Sequence[Layers], join: Join) -> dict[Stream, list[torch.Tensor]]:
+        """The layers of all stages, one after the other: each the first rank's, joined for split streams."""
+        joined: dict[Stream, list[torch.Tensor]] = {}
         n = self.facts[0].n_tensor_ranks
-        return [parts[first : first + n] for first in range(0, len(parts), n)]
-
-    def _one_width(
-        self, parts: Sequence[Mapping[Stream, torch.Tensor]], *, amax: bool = False
-    ) -> dict[Stream, torch.Tensor]:
-        """The first rank's values, but all ranks' side by side, or the largest of them, for split streams."""
-        if len(parts) == 1:
-            return dict(parts[0])
-        joined = dict(parts[0])
-        for stream in SPLIT_STREAMS & joined.keys():
-            values = [part[stream] for part in parts]
-            joined[stream] = torch.stack(values).amax(0) if amax else torch.cat(values, dim=-1)
+        for stage in (parts[first : first + n] for first in range(0, len(parts), n)):
+            for stream, layers in stage[0].items():
+                if stream in SPLIT_STREAMS and n > 1:
+                    of_ranks = zip(*(part[stream] for part in stage), strict=True)
+                    layers = [join(rows) for rows in of_ranks]
+                joined.setdefault(stream, []).extend(layers)
         return joined
 
 
-def _one_depth(stages: Sequence[Mapping[Stream, torch.Tensor]]) -> dict[Stream, torch.Tensor]:
-    """The layers of all stages, one after the other."""
-    streams = dict.fromkeys(stream for stage in stages for stream in stage)
-    found = {stream: [stage[stream] for stage in stages if stream in stage] for stream in streams}
-    return {s: values[0] if len(values) == 1 else torch.cat(values) for s, values in found.items()}
+def _side_by_side(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(list(parts), dim=-1)
+
+
+def _largest(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(parts)).amax(0)

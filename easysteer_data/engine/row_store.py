@@ -112,7 +112,8 @@ class RowStore:
         for copy in self._copies:
             copy.result()
         prompt, position, token_id = (torch.from_numpy(labels) for labels in self._labels)
-        chunk = Chunk(prompt, position, token_id, self._values, self._peaks)
+        values = {stream: list(layers) for stream, layers in self._values.items()}
+        chunk = Chunk(prompt, position, token_id, values, self._peaks)
         n_rows = np.minimum(self._n_rows, self._max_rows)
         if (n_rows == self._max_rows).all():
             return chunk
@@ -127,7 +128,7 @@ def _narrowed(chunk: Chunk, first: int, n: int) -> Chunk:
         chunk.prompt[rows],
         chunk.position[rows],
         chunk.token_id[rows],
-        {stream: values[:, rows] for stream, values in chunk.values.items()},
+        {stream: [layer[rows] for layer in layers] for stream, layers in chunk.values.items()},
         {stream: peaks[:, rows] for stream, peaks in chunk.peaks.items()},
     )
 

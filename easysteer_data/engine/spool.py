@@ -24,8 +24,8 @@ _numbers = count()
 def make_spool() -> Path:
     """Make a private folder in shared memory, or in the temporary folder where there is none.
 
-    Its name has the process id of its owner, who holds a lock in it, which ends with the process, however that
-    ends: by it what killed drivers left is found, and removed first.
+    Its name has the process id of its owner, who holds a lock in it, which ends with the process, however
+    that ends: by it what killed drivers left is found, and removed first.
     """
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     for left in parent.glob(f"{_PREFIX}*/{_LOCK}"):

@@ -121,8 +121,8 @@ class Chunk:
         prompt: int32 [n], index of the prompt.
         position: int32 [n], absolute position of the row's token.
         token_id: int32 [n], the token that the model read there.
-        values: stream -> Tensor [n_layers, n, width] in the storage dtype, layers as ordered; empty where
-            rows are reduced to their mean.
+        values: stream -> a Tensor [n, width] a layer in the storage dtype, layers as ordered; of no rows
+            where they are reduced to their mean.
         peaks: stream -> float32 [n_layers, n], largest absolute value of the row before it was narrowed;
             NaN and infinity stay, 0 means an all-zero row.
     """
@@ -130,11 +130,16 @@ class Chunk:
     prompt: torch.Tensor
     position: torch.Tensor
     token_id: torch.Tensor
-    values: Mapping[Stream, torch.Tensor]
+    values: Mapping[Stream, Sequence[torch.Tensor]]
     peaks: Mapping[Stream, torch.Tensor]
 
     def __len__(self) -> int:
         return int(self.prompt.shape[0])
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the values."""
+        return sum(rows.nbytes for layers in self.values.values() for rows in layers)
 
     def where(self, mask: torch.Tensor) -> Self:
         """Return the rows at which the mask, bool [n], is set."""
@@ -144,7 +149,7 @@ class Chunk:
             position=self.position[mask],
             token_id=self.token_id[mask],
             # Rows that were reduced to their mean have labels and no values.
-            values={s: value[:, mask] if value.shape[1] else value for s, value in self.values.items()},
+            values={s: [rows[mask] if len(rows) else rows for rows in v] for s, v in self.values.items()},
             peaks={stream: value[:, mask] for stream, value in self.peaks.items()},
         )
 
@@ -160,6 +165,11 @@ class Sums:
 
     prompt: torch.Tensor
     values: Mapping[Stream, torch.Tensor]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the values."""
+        return sum(values.nbytes for values in self.values.values())
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
         """Return one flat dict of tensors."""

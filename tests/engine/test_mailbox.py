@@ -125,7 +125,7 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
     n_held = len(mailboxes.of_rank[0].held)
     assert 0 < n_held <= min(len(chunks), 3 * N_BOXES // 4 + 1) if in_place else n_held == 0
     assert mailboxes.of_rank[0].n_free == N_BOXES - n_held
-    rows = torch.cat([chunk.values["hidden_states"] for chunk in chunks], dim=1)
+    rows = torch.cat([torch.stack(list(chunk.values["hidden_states"])) for chunk in chunks], dim=1)
     expected = step(0, 400).values["hidden_states"]
     assert torch.equal(rows, expected.to(torch.bfloat16))
     assert torch.cat([chunk.position for chunk in chunks]).tolist() == list(range(400))
@@ -190,9 +190,9 @@ def test_rows_that_are_still_looked_at_survive_the_next_capture() -> None:
         with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=True) as channel:
             outlet.put(step(capture, 1))
             kept += channel.take()
-    rows = torch.cat([chunk.values["router_logits"] for chunk in kept], dim=1)
-    assert rows[0, :, 0].tolist() == list(range(3 * N_BOXES))
-    view = kept[0].values["router_logits"][0, 0, 1:3]
+    rows = torch.cat([chunk.values["router_logits"][0] for chunk in kept])
+    assert rows[:, 0].tolist() == list(range(3 * N_BOXES))
+    view = kept[0].values["router_logits"][0][0, 1:3]
     assert N_BOXES // 4 - 1 <= mailbox.n_free <= N_BOXES // 4
     del kept[:], rows
     assert len(mailbox.held) == 1  # a view alone keeps its box

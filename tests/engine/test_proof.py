@@ -30,7 +30,7 @@ def chunk(prompt: list[int], position: list[int], token_id: list[int]) -> Chunk:
         prompt=torch.tensor(prompt, dtype=torch.int32),
         position=torch.tensor(position, dtype=torch.int32),
         token_id=torch.tensor(token_id, dtype=torch.int32),
-        values={"hidden_states": values},
+        values={"hidden_states": list(values)},
         peaks={"hidden_states": values.abs().amax(-1)},
     )
 
@@ -72,16 +72,20 @@ def test_a_row_of_another_token_is_refused() -> None:
 
 def spoil(change: Callable[[torch.Tensor], None]) -> list[Chunk]:
     first, second = good()
-    values = second.values["hidden_states"].clone()
+    values = torch.stack(list(second.values["hidden_states"]))
     change(values)
     return [
         first,
-        replace(second, values={"hidden_states": values}, peaks={"hidden_states": values.abs().amax(-1)}),
+        replace(
+            second,
+            values={"hidden_states": list(values)},
+            peaks={"hidden_states": values.abs().amax(-1)},
+        ),
     ]
 
 
 def halved(part: Chunk) -> Chunk:
-    return replace(part, values={"hidden_states": part.values["hidden_states"].half()})
+    return replace(part, values={"hidden_states": [v.half() for v in part.values["hidden_states"]]})
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -115,8 +119,8 @@ def test_an_empty_selection_has_no_rows_but_a_width() -> None:
     nothing = [replace(prompt, select=SelectSpec(prompt_tokens=[5])) for prompt in PROMPTS]
     shapes = {"hidden_states": StreamShape((4, 9), 2, "float16")}
     rows = prove(Recorded([]), nothing, Rules(shapes))
-    assert rows.values["hidden_states"].shape == (2, 0, 2)
-    assert rows.values["hidden_states"].dtype == torch.float16
+    assert [layer.shape for layer in rows.values["hidden_states"]] == [(0, 2), (0, 2)]
+    assert {layer.dtype for layer in rows.values["hidden_states"]} == {torch.float16}
 
 
 def test_faults_are_counted_on_request() -> None:
@@ -152,10 +156,14 @@ def test_means_are_sums_of_prompt_rows_and_single_generated_rows_over_the_number
             torch.tensor([0, 1], dtype=torch.int32), {"hidden_states": values * torch.tensor([[1], [0.75]])}
         ),
     ]
-    labels = [replace(part, values={"hidden_states": part.values["hidden_states"][:, :0]}) for part in good()]
+    labels = [
+        replace(part, values={"hidden_states": [v[:0] for v in part.values["hidden_states"]]})
+        for part in good()
+    ]
     # The engine ran on to position 3, past the end of the second prompt's text.
     generated = chunk([1, 1], [2, 3], [22, 23])
     rows = prove(Recorded([*labels, generated], parts), prompts, Rules(SHAPES, "mean"))
     assert rows.n_rows == (1, 1)
     assert rows.index.position.tolist() == [2, 2]
-    assert rows.values["hidden_states"].tolist() == [[[1, 4], [101, 4]], [[1, 9], [101, 9]]]
+    means = [layer.tolist() for layer in rows.values["hidden_states"]]
+    assert means == [[[1, 4], [101, 4]], [[1, 9], [101, 9]]]

@@ -70,8 +70,8 @@ def chunk(rank: int) -> Chunk:
         position=torch.tensor([3, 4], dtype=torch.int32),
         token_id=torch.tensor([7, 8], dtype=torch.int32),
         values={
-            "hidden_states": torch.full((1, 2, 3), 5.0),
-            "attention_heads": torch.full((1, 2, 2), float(rank)),
+            "hidden_states": [torch.full((2, 3), 5.0)],
+            "attention_heads": [torch.full((2, 2), float(rank))],
         },
         peaks={
             "hidden_states": torch.full((1, 2), 5.0),
@@ -82,8 +82,8 @@ def chunk(rank: int) -> Chunk:
 
 def test_heads_of_all_ranks_stand_side_by_side_and_hidden_states_come_once() -> None:
     joined = TWO.join([chunk(0), chunk(1)])
-    assert joined.values["hidden_states"].shape == (1, 2, 3)
-    assert joined.values["attention_heads"].tolist() == [[[0, 0, 1, 1], [0, 0, 1, 1]]]
+    assert [layer.shape for layer in joined.values["hidden_states"]] == [(2, 3)]
+    assert [layer.tolist() for layer in joined.values["attention_heads"]] == [[[0, 0, 1, 1], [0, 0, 1, 1]]]
     assert joined.peaks["attention_heads"].tolist() == [[1, 1]]
 
 
@@ -195,7 +195,8 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
         expected = made[list(asked)]
         if reduce == "mean":
             expected = expected.double().mean(2, keepdim=True).float()
-        assert torch.equal(rows.values[stream], expected.flatten(1, 2))  # type: ignore[index]
+        given = torch.stack(list(rows.values[stream]))  # type: ignore[index]
+        assert torch.equal(given, expected.flatten(1, 2))
 
 
 def test_a_stage_that_fails_is_named_while_the_other_runs_on() -> None:
