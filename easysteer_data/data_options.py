@@ -83,14 +83,16 @@ class RowOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """The processes that load batches, where num_workers is above zero.
+    """How batches are loaded; the first three where num_workers is above zero.
 
     Attributes:
         persistent: keep them from one epoch to the next.
         start_method: how they start; None = torch's own way, but `spawn` beside an engine of this process.
         prefetch: batches that each one reads ahead.
-        pinned: page-locked batches, which a GPU copies without waiting; None = where there is one. Concerns
-            loading in this process, too.
+        pinned: page-locked batches, which a GPU copies without waiting; None = where there is one.
+        in_memory: copy all that a loader serves into memory before its first batch, rows * layers * width in
+            the storage dtype on each rank. A row's layers then lie together: worth it for many epochs of
+            several narrow layers. Rows are otherwise read through the page cache.
 
     Raises:
         SettingsError: a value is out of range.
@@ -100,6 +102,7 @@ class LoaderOptions:
     start_method: StartMethod | None = None
     prefetch: int = 2
     pinned: bool | None = None
+    in_memory: bool = False
 
     def __post_init__(self) -> None:
         if self.start_method is not None:

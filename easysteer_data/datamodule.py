@@ -80,7 +80,7 @@ class ActivationDataModule(LightningDataModule):
         labelled_only: leave out rows without a label, of every loader.
         rows: which rows every loader serves: a RowFilter, or its fields as a mapping.
         order: of the train split: a RowOrder, or its fields as a mapping.
-        loading: of loader processes: LoaderOptions, or their fields as a mapping.
+        loading: how batches are loaded: LoaderOptions, or their fields as a mapping.
         normalise: how `x` is brought to a common scale, see Normaliser; fitted on the train split's rows.
         cast: where `x` gets its dtype and is normalised: `host`: as it is loaded; `device`: after the
             Trainer has moved the batch, so that it travels in the storage dtype. Without a Trainer, apply
@@ -131,6 +131,7 @@ class ActivationDataModule(LightningDataModule):
         self._normalise: Normalisation = normalise
         self._on_device = cast == "device"
         self._check_fully = check == "full"
+        self._held: dict[Split | None, torch.Tensor] = {}
         self._train_loader: ActivationLoader | None = None
         self._resumed: Mapping[str, Any] | None = None
         self._reload_every: int | None = None
@@ -191,7 +192,8 @@ class ActivationDataModule(LightningDataModule):
             self._resumed = None  # a checkpoint, if there is one, is restored after this
 
     def teardown(self, stage: str | None = None) -> None:
-        """Forget the place in the training epoch."""
+        """Forget the place in the training epoch, and rows that were held in memory."""
+        self._held.clear()
         if stage == TrainerFn.FITTING:
             self._train_loader = self._resumed = None
 
@@ -207,11 +209,10 @@ class ActivationDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """The train split, shuffled anew each epoch; what is left of a resumed epoch."""
-        dataset = self.dataset("train")
         order = self._rows.train_order
         n_ranks, rank = ranks()
         sampler = BatchSampler(BatchPlan(len(order), self._batch_size, n_ranks, self._tail), rank, order)
-        loader = self._loader_of(dataset, sampler)
+        loader = self._loader_of("train", sampler)
         loader.identity = self._rows.identity
         if self._resumed is not None:
             resume_sampler(sampler, self._resumed, loader.identity)
@@ -235,11 +236,9 @@ class ActivationDataModule(LightningDataModule):
 
     def ordered_dataloader(self, split: Split | None = None) -> DataLoader[Batch]:
         """Every row of a split, or of all splits, once, in the run's order, shared between the ranks."""
-        dataset = self.dataset(split)
         n_ranks, rank = ranks()
-        return self._loader_of(
-            dataset, BatchSampler(BatchPlan(len(dataset), self._batch_size, n_ranks), rank)
-        )
+        plan = BatchPlan(len(self._rows[split]), self._batch_size, n_ranks)
+        return self._loader_of(split, BatchSampler(plan, rank))
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:  # noqa: ARG002
         """Give `x` its dtype and scale where the Trainer has moved it."""
@@ -264,7 +263,12 @@ class ActivationDataModule(LightningDataModule):
             raise SettingsError("a whole split at once has no order to measure; set batch_size")
         return self._rows.shuffle_quality(epoch, self._batch_size)
 
-    def _loader_of(self, dataset: ActivationDataset, sampler: BatchSampler) -> ActivationLoader:
+    def _loader_of(self, split: Split | None, sampler: BatchSampler) -> ActivationLoader:
+        dataset = self.dataset(split)
+        if self._loading.in_memory:
+            if split not in self._held:
+                self._held[split] = dataset.copied()
+            dataset.held = self._held[split]
         return ActivationLoader(
             dataset, sampler=sampler, **loader_arguments(self._num_workers, self._loading)
         )

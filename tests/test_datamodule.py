@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from easysteer_data.data_options import LoaderOptions, RowFilter
 from easysteer_data.datamodule import ActivationDataModule
 from easysteer_data.errors import BadShardError, RunError, SettingsError
+from easysteer_data.serving import host
 from easysteer_data.settings import DataSettings, build
 from tests.recorder import Recorder, trainer
 from tests.runs import MadeRows, random_rows, write_run
@@ -169,7 +170,13 @@ def test_hyperparameters_are_saved_as_plain_values(run: Path) -> None:
         "labelled_only": False,
         "rows": {"positions": [0], "last": False, "token_ids": None, "fields": {"topic": ["a"]}, "limit": 5},
         "order": {"shuffle": "blocks", "window_rows": 9, "balance": "none"},
-        "loading": {"persistent": True, "start_method": None, "prefetch": 2, "pinned": None},
+        "loading": {
+            "persistent": True,
+            "start_method": None,
+            "prefetch": 2,
+            "pinned": None,
+            "in_memory": False,
+        },
         "normalise": "none",
         "cast": "host",
         "check": "cheap",
@@ -252,6 +259,44 @@ def test_the_trainer_is_served_the_same_batches_by_loader_processes_however_they
         alone.sampler.set_epoch(epoch)
         for batch, expected in zip(batches, alone, strict=True):
             assert all(torch.equal(batch[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("layers", [5, [5, 0], None])
+@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "spawn")])
+def test_rows_held_in_memory_are_served_as_those_of_the_files(
+    run: Path, layers: Any, num_workers: int, start_method: Any
+) -> None:
+    options = {"batch_size": 9, "normalise": "standardise", "rows": {"positions": [0, 2]}}
+    held = ActivationDataModule(
+        run,
+        layers,
+        num_workers=num_workers,
+        loading={"in_memory": True, "start_method": start_method},
+        **options,
+    )
+    mapped = ActivationDataModule(run, layers, **options)
+    for loader, other in (
+        (held.train_dataloader(), mapped.train_dataloader()),
+        (held.predict_dataloader(), mapped.predict_dataloader()),
+    ):
+        for epoch in (0, 1):  # what normalises a batch leaves the rows in memory as they are
+            loader.sampler.set_epoch(epoch)
+            other.sampler.set_epoch(epoch)
+            for batch, expected in zip(loader, other, strict=True):
+                assert all(torch.equal(batch[name], expected[name]) for name in expected)
+
+
+def test_rows_that_do_not_fit_the_memory_are_refused_with_both_sizes(
+    rows: MadeRows, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       64 kB\nMemAvailable:        1 kB\n")
+    monkeypatch.setattr(host, "_MEMINFO", meminfo)
+    datamodule = ActivationDataModule(run, loading={"in_memory": True})
+    with pytest.raises(
+        MemoryError, match=rf"{len(rows.x):,} rows of 3 layers .* 0\.0 GB are available; set loading\.in_mem"
+    ):
+        datamodule.predict_dataloader()
 
 
 def test_a_data_module_can_be_instantiated_from_a_hydra_config(rows: MadeRows, run: Path) -> None:

@@ -1,7 +1,8 @@
 """Rows/s of the data module beside other ways to read the same activations; prints JSON.
 
 Runs are made up in a temporary folder and read until they are in the page cache; every way then takes turns.
-The data module gives x, y, prompt, position and token_id of every row, the in-RAM gathers x alone:
+The data module gives x, y, prompt, position and token_id of every row, from mapped files (0 and 2 workers)
+and from a copy in memory (`loading.in_memory`); the in-RAM gathers give x alone:
 
 - `in_ram_gather`: x[rows] of one tensor [N, L, width] in memory.
 - `in_ram_index_select`: the same by torch.index_select, torch's fastest way.
@@ -139,9 +140,14 @@ def ways(run: Path, layers: int | list[int], naive: Path | None) -> dict[str, Ca
         order = torch.from_numpy(np.random.default_rng(0).permutation(len(x)))
         return map(gather, order.split(BATCH_SIZE))
 
-    def ours(num_workers: int) -> Callable[[], float]:
+    def ours(num_workers: int, in_memory: bool = False) -> Callable[[], float]:
         loader = ActivationDataModule(
-            run, layers, batch_size=BATCH_SIZE, num_workers=num_workers, dtype="float16"
+            run,
+            layers,
+            batch_size=BATCH_SIZE,
+            num_workers=num_workers,
+            dtype="float16",
+            loading={"in_memory": in_memory},
         ).train_dataloader()
         for _ in loader:  # starts the workers and maps the files
             pass
@@ -150,6 +156,7 @@ def ways(run: Path, layers: int | list[int], naive: Path | None) -> dict[str, Ca
     measured = {
         "datamodule_0_workers": ours(0),
         "datamodule_2_workers": ours(2),
+        "datamodule_in_memory": ours(0, in_memory=True),
         "in_ram_gather": lambda: rate(lambda: in_ram(lambda rows: x[rows])),
         "in_ram_index_select": lambda: rate(lambda: in_ram(lambda rows: x.index_select(0, rows))),
     }
@@ -180,8 +187,9 @@ def measure(run: Path, layers: int | list[int], turns: int, naive: Path | None) 
     result = {name: round(statistics.median(rates)) for name, rates in found.items()}
     best = max(("datamodule_0_workers", "datamodule_2_workers"), key=lambda name: result[name])
     for name in sorted(name for name in measured if name.startswith("in_ram")):
-        ratios = [a / b for a, b in zip(found[best], found[name], strict=True)]
-        result[f"of_{name}"] = round(statistics.median(ratios), 3)
+        for prefix, ours in (("of", best), ("in_memory_of", "datamodule_in_memory")):
+            ratios = [a / b for a, b in zip(found[ours], found[name], strict=True)]
+            result[f"{prefix}_{name}"] = round(statistics.median(ratios), 3)
     if naive is not None:
         result["times_naive_webdataset"] = round(result[best] / result["naive_webdataset"], 1)
     return result
