@@ -113,7 +113,9 @@ class ActivationDataset(Dataset[Batch]):
         """The values of the next `sizes[i]` rows at a time; all layers of a row lie together."""
         if self.held is None:
             return self._run.locate(self._stream, self._layer_ids, rows).parts(sizes)
-        return (self.held.index_select(0, part) for part in torch.split(torch.from_numpy(places), list(sizes)))
+        return (
+            self.held.index_select(0, part) for part in torch.split(torch.from_numpy(places), list(sizes))
+        )
 
     def _transformed(self, x: torch.Tensor) -> torch.Tensor:
         """The values of B rows as they are served."""

@@ -36,7 +36,7 @@ class LayerTar:
 
 @dataclass(frozen=True, slots=True)
 class LayerTarWriter:
-    """Writes one shard's layers.
+    """Writes one shard's layers, also several at once.
 
     Attributes:
         out: the run folder.

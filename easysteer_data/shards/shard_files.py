@@ -20,6 +20,7 @@ from easysteer_data.shards.layer_tar import LayerTar, LayerTarWriter
 from easysteer_data.shards.measure import group_rows, measure
 from easysteer_data.shards.pack import packs_of
 from easysteer_data.shards.prompt_table import prompt_table_bytes
+from easysteer_data.shards.side_by_side import side_by_side
 from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
 from easysteer_data.shards.statistics import LayerStatistics, RowStatistics
 from easysteer_data.shards.statistics_file import statistics_bytes
@@ -69,7 +70,7 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
     prompts = prompt_table_bytes(shard.prompts, label)
     packs = packs_of(shard, header)
     writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, label))
-    tars = {key: writer.write(key) for key in layer_keys(header.tar_layers)}
+    tars = side_by_side(writer.write, layer_keys(header.tar_layers))
     statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
     files = [tar.file for tar in tars.values()]
     files.append(write_file(out, layout.prompts_name(number), prompts))
@@ -83,14 +84,15 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
 def _measure(header: RunHeader, shard: CapturedShard) -> dict[LayerKey, tuple[RowStatistics, ...]]:
     """Statistics of each layer's rows by split, all of them such that they can be stored."""
     groups = group_rows(shard.prompts, header.label)
-    measured = {}
-    for key in layer_keys(header.layers):
+
+    def measured(key: LayerKey) -> tuple[RowStatistics, ...]:
         stream, layer_id = key
         splits = measure(shard.values[stream][layer_id], groups, header.label.n_class_means)
         storage = header.streams[stream].torch_dtype if header.rows else None
         check_values(shard, key, float(np.max([split.max_abs for split in splits])), storage)
-        measured[key] = splits
-    return measured
+        return splits
+
+    return side_by_side(measured, layer_keys(header.layers))
 
 
 def _with_error(splits: tuple[RowStatistics, ...], tar: LayerTar | None) -> LayerStatistics:

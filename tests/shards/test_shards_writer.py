@@ -18,8 +18,11 @@ from easysteer_data.shards import (
     StreamHeader,
     fingerprint_of,
     finished_run,
+    side_by_side,
 )
 from easysteer_data.types import CapturedShard, RowIndex
+from tests.runs import random_rows
+from tests.runs import write_run as write_random_run
 from tests.shards.made import HIDDEN, Made, disk_with_room_for, files_of, make_run, write_run
 
 
@@ -42,6 +45,29 @@ def test_the_same_rows_give_the_same_bytes_in_every_file(tmp_path: Path, made: M
     write_run(tmp_path / "a", made)
     write_run(tmp_path / "b", make_run())
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_layers_written_side_by_side_have_the_bytes_of_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    rows = random_rows(200, tuple(range(9)), 64)
+    monkeypatch.setattr(side_by_side, "N_THREADS", 1)
+    write_random_run(tmp_path / "a", rows, dtype)
+    monkeypatch.setattr(side_by_side, "N_THREADS", 4)
+    write_random_run(tmp_path / "b", rows, dtype)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_of_several_layers_that_fail_side_by_side_the_first_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "N_THREADS", 4)
+    rows = random_rows(200, tuple(range(9)), 64)
+    rows.x[7, 3, 5] = rows.x[2, 6, 1] = float("nan")
+    with pytest.raises(ProofError, match="layer 3"):
+        write_random_run(tmp_path, rows)
+    assert not list((tmp_path / "hidden_states").rglob("*.*"))
 
 
 def test_shards_may_come_in_any_order(tmp_path: Path, made: Made) -> None:
