@@ -63,16 +63,22 @@ class ShardCollector:
             for shard in self._owners(sums):
                 shard.sums.append(sums)
 
-    def add_completions(self, finished: Iterable[tuple[int, Completion]]) -> Iterator[CollectedShard]:
-        """Take finished requests in; their rows must have been added. Yields the shards that became whole."""
+    def add_completions(self, finished: Iterable[tuple[int, Completion]]) -> list[int]:
+        """Take finished requests in. Returns the shards whose last one was among them, to be let go."""
+        complete = []
         for index, completion in finished:
             number = int(np.searchsorted(self._starts, index, side="right")) - 1
             shard = self._shard(number)
             shard.completions[index] = completion
             start, stop = self._plan[number]
             if len(shard.completions) == stop - start:
-                self._closed.add(number)
-                yield self._open.pop(number)
+                complete.append(number)
+        return complete
+
+    def let_go(self, number: int) -> CollectedShard:
+        """Give a complete shard away, once all that its engine has recorded of it was added."""
+        self._closed.add(number)
+        return self._open.pop(number)
 
     def _shard(self, number: int) -> CollectedShard:
         return self._open.setdefault(number, CollectedShard(number))

@@ -63,12 +63,14 @@ class ShardStream:
         feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
         with CaptureSession(self._engine, self._shapes, self._plan.selection.reduce) as session:
             for step, finished in enumerate(feed.run(self._requests(numbers))):
-                if finished or step % session.steps_per_fetch == 0:
-                    collector.add_rows(session.fetch())
                 after_step(finished)
                 completions = [(index, self._prover.accept(index, output)) for index, output in finished]
-                for shard in collector.add_completions(completions):
-                    take(shard)
+                complete = collector.add_completions(completions)
+                # Rows that are on their way are waited for where a shard needs them, and now and then.
+                waits = complete or step % session.steps_per_fetch == 0
+                collector.add_rows(session.fetch() if waits else session.look())
+                for number in complete:
+                    take(collector.let_go(number))
 
     def _requests(self, numbers: Iterable[int | None]) -> Iterator[Request | None]:
         for number in numbers:

@@ -5,18 +5,21 @@
 MODEL is a folder with a config.json: weights are random and no tokenizer is needed. Each engine runs in a
 child process, as vLLM does by default; all start and stand side by side and work one after the other, each
 with a KV cache of a fixed size, since engines that start together can't measure what is free. "memory": all
-rows are proven and handed to the caller by `capture_stream`. On a CPU give a smaller load, as in README.md.
-Needs no hydra.
+rows are proven and handed to the caller by `capture_stream`. "shards": the capture stage's own code writes
+every row to shards, in /dev/shm or in the folder --disk. On a CPU give a smaller load, as in README.md. Needs
+no hydra.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import random
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import PEERS, open_peer
+from shard_cases import shard_case, write_inputs
 from turns import Case, as_table, measure
 
 BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for two threads
@@ -63,7 +67,8 @@ class Load:
         ]
 
     def spread(self, n: int) -> list[int]:
-        """N layers, evenly."""
+        """N layers, evenly, or all where there are fewer."""
+        n = min(n, self.n_layers)
         return [self.n_layers * (i + 1) // n - 1 for i in range(n)]
 
 
@@ -118,6 +123,27 @@ class Bench:
         of_each = load.n_tokens if select is None else load.n_new - 1 if select == NEW else 1
         check_rows(n_rows, load.n_prompts * of_each)
 
+    def shard_cases(self, arguments: argparse.Namespace) -> Iterator[Case]:
+        """Shards of all prompt tokens in shared memory and on a disk; runs are removed at the end."""
+        prompts = [prompt["prompt_token_ids"] for prompt in self.long]
+        for place, parent in (("/dev/shm", "/dev/shm"), ("disk", arguments.disk)):  # noqa: S108
+            folder = Path(tempfile.mkdtemp(prefix="capture-bench-", dir=parent))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            write_inputs(folder, Path(arguments.model), prompts)
+            for n in (1, 4, self.load.n_layers):
+                if n == self.load.n_layers and place == "disk":
+                    continue  # asks for more than a disk takes
+                layers = self.load.spread(n)
+                capture = shard_case(
+                    self.tapped, folder, folder / "run", layers, arguments.dtype, arguments.rows_gb
+                )
+                n_rows = self.load.n_prompts * self.load.n_tokens
+                yield Case(
+                    f"shards in {place}, {n} layers, all",
+                    "plain",
+                    lambda capture=capture, n_rows=n_rows: check_rows(capture(), n_rows),
+                )
+
     def peer(self, name: str) -> None:
         """The same rows by another."""
         capture = self.peers[name]
@@ -165,6 +191,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--enforce-eager", action="store_true", help="all engines eager")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kv-gib", type=float, default=22)
+    parser.add_argument("--disk", help="folder for shards on a disk; the temporary folder unless given")
+    parser.add_argument("--rows-gb", type=float, default=16, help="rows of all layers in memory at once")
     parser.add_argument("--buffer-gib", type=float, default=24)
     parser.add_argument(
         "--load",
@@ -205,7 +233,7 @@ def main() -> None:
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
     chosen = [
         case
-        for case in bench.cases()
+        for case in (*bench.cases(), *bench.shard_cases(arguments))
         if not arguments.only or case.name == case.beside or case.name.startswith(tuple(arguments.only))
     ]
     report = measure(chosen, arguments.turns)

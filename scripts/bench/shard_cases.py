@@ -1,0 +1,65 @@
+"""The capture stage's own code as a case of a bench: token ids through an open engine into shards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+VOCABULARY = 32_000
+
+
+def write_inputs(folder: Path, model: Path, prompts: Sequence[Sequence[int]]) -> Path:
+    """A corpus of token ids, and a folder with the model's config, for its shape, and a tokenizer.
+
+    The engine is open already: the weights in the folder are none, and only there to be hashed.
+    """
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    described = folder / "model"
+    described.mkdir(parents=True)
+    shutil.copy(model / "config.json", described)
+    save_file({"none": torch.zeros(1)}, described / "model.safetensors")
+    words = models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0")  # noqa: S106
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="t1").save_pretrained(described)  # noqa: S106
+    lines = (json.dumps({"token_ids": list(token_ids)}) for token_ids in prompts)
+    (folder / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return described
+
+
+def shard_case(
+    llm: Any, folder: Path, out: Path, layers: Sequence[int], dtype: str, buffer_gb: float
+) -> Callable[[], int]:
+    """What captures the corpus of `write_inputs` whole into a new run; returns its rows of a layer.
+
+    Args:
+        llm: an engine by `open_llm`.
+        folder: of the inputs.
+        out: where the run goes; what is there is removed.
+        layers: which layers, every prompt token of them.
+        dtype: the model's, in which rows are stored.
+        buffer_gb: rows of all layers in memory at once.
+    """
+    from easysteer_data.capture_run import capture_corpus, plan_capture
+    from easysteer_data.settings import ExperimentSettings, build
+
+    values = {
+        "name": "bench",
+        "out": str(out),
+        "progress": False,
+        "on_existing": "overwrite",
+        "model": {"path": str(folder / "model"), "dtype": dtype, "max_model_len": 2048},
+        "corpus": {"path": str(folder / "corpus.jsonl"), "format": "jsonl", "token_ids_column": "token_ids"},
+        "capture": {"layers": list(layers), "storage": dtype},
+        "select": {"prompt": "all"},
+        "shards": {"max_buffer_gb": buffer_gb, "min_free_gb": 0.1},
+    }
+    settings = build(ExperimentSettings, values)
+    plan = plan_capture(settings)
+    return lambda: capture_corpus(settings, out, plan, llm).n_rows
