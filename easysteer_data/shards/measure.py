@@ -17,6 +17,9 @@ from easysteer_data.shards.statistics import LabelMeans, RowStatistics
 from easysteer_data.types import SPLITS, CapturedPrompt
 
 _BLOCK_VALUES = 2**16  # 512 KiB of float64: a block stays in the cache for all passes over it
+_PART_VALUES = (
+    2**24
+)  # of a layer that are summed together: parts, and with them the sums, depend on sizes alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,37 @@ def group_rows(prompts: Sequence[CapturedPrompt], label: LabelHeader) -> tuple[R
     )
 
 
-def measure(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int) -> tuple[RowStatistics, ...]:
-    """Statistics of each split's rows, in the order of SPLITS.
+def parts_of(n_rows: int, width: int) -> list[range]:
+    """The rows of a layer in parts that can be summed side by side; one at least."""
+    n = max(1, _PART_VALUES // width)
+    return [range(start, min(start + n, n_rows)) for start in range(0, max(n_rows, 1), n)]
+
+
+def sum_part(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int, part: range) -> list[SplitSums]:
+    """Sums of each split's rows in a part of a layer's, in the order of SPLITS.
 
     Args:
-        rows: [n, width] of a capture type.
+        rows: [n, width] of a capture type, all of the layer's.
         groups: each row in one of them.
         n_classes: classes to keep means of, 0 for none.
+        part: which of the rows.
     """
-    sums = [_SplitSums(rows.shape[1], n_classes) for _ in SPLITS]
+    sums = [SplitSums(rows.shape[1], n_classes) for _ in SPLITS]
     blocks = _Blocks(rows)
     for group in groups:
-        for single, double in blocks.of(group.rows):
+        first, last = np.searchsorted(group.rows.numpy(), (part.start, part.stop)).tolist()
+        for single, double in blocks.of(group.rows[first:last]):
             sums[group.split].add(group.label, single, double)
-    return tuple(split.statistics() for split in sums)
+    return sums
+
+
+def statistics_of(parts: Sequence[Sequence[SplitSums]]) -> tuple[RowStatistics, ...]:
+    """Statistics of all parts' rows together, by split."""
+    total, *others = parts
+    for part in others:
+        for split, more in zip(total, part, strict=True):
+            split.add_sums(more)
+    return tuple(split.statistics() for split in total)
 
 
 class _Blocks:
@@ -90,7 +110,7 @@ class _Blocks:
             yield single, self._doubles[:n].copy_(single).numpy()
 
 
-class _SplitSums:
+class SplitSums:
     """Running sums of one split's rows; those without a class are in the last place of those per class."""
 
     def __init__(self, width: int, n_classes: int) -> None:
@@ -98,7 +118,7 @@ class _SplitSums:
         self._total = np.zeros((n_classes + 1, width))
         self._total_square = np.zeros(width)
         self._total_norm = 0.0
-        self._max_abs = np.float64(0)
+        self._max_abs: np.float64 = np.float64(0)
 
     def add(self, label: int, single: torch.Tensor, double: NDArray[np.float64]) -> None:
         """Take a block of one class in; `double` is overwritten."""
@@ -111,7 +131,16 @@ class _SplitSums:
         self._total_square += double.sum(axis=0)
         self._total_norm += float(np.sqrt(double.sum(axis=1)).sum())
 
+    def add_sums(self, other: SplitSums) -> None:
+        """Take the sums of other rows in."""
+        self._max_abs = np.maximum(self._max_abs, other._max_abs)
+        self._n_rows += other._n_rows
+        self._total += other._total
+        self._total_square += other._total_square
+        self._total_norm += other._total_norm
+
     def statistics(self) -> RowStatistics:
+        """Statistics of the rows so far."""
         n_rows = int(self._n_rows.sum())
         n = max(n_rows, 1)
         return RowStatistics(

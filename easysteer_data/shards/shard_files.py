@@ -17,7 +17,7 @@ from easysteer_data.shards.index import LayerKey, index_bytes, layer_keys
 from easysteer_data.shards.journal import FileEntry, ShardEntry
 from easysteer_data.shards.labels import row_labels
 from easysteer_data.shards.layer_tar import LayerTar, LayerTarWriter
-from easysteer_data.shards.measure import group_rows, measure
+from easysteer_data.shards.measure import SplitSums, group_rows, parts_of, statistics_of, sum_part
 from easysteer_data.shards.pack import packs_of
 from easysteer_data.shards.prompt_table import prompt_table_bytes
 from easysteer_data.shards.side_by_side import side_by_side
@@ -83,16 +83,19 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
 
 def _measure(header: RunHeader, shard: CapturedShard) -> dict[LayerKey, tuple[RowStatistics, ...]]:
     """Statistics of each layer's rows by split, all of them such that they can be stored."""
-    groups = group_rows(shard.prompts, header.label)
+    groups, keys = group_rows(shard.prompts, header.label), layer_keys(header.layers)
+    parts = {key: parts_of(len(shard.index), header.streams[key[0]].width) for key in keys}
 
-    def measured(key: LayerKey) -> tuple[RowStatistics, ...]:
-        stream, layer_id = key
-        splits = measure(shard.values[stream][layer_id], groups, header.label.n_class_means)
-        storage = header.streams[stream].torch_dtype if header.rows else None
+    def sums(job: tuple[LayerKey, range]) -> list[SplitSums]:
+        (stream, layer_id), part = job
+        return sum_part(shard.values[stream][layer_id], groups, header.label.n_class_means, part)
+
+    found = side_by_side(sums, [(key, part) for key in keys for part in parts[key]])
+    measured = {key: statistics_of([found[key, part] for part in parts[key]]) for key in keys}
+    for key, splits in measured.items():
+        storage = header.streams[key[0]].torch_dtype if header.rows else None
         check_values(shard, key, float(np.max([split.max_abs for split in splits])), storage)
-        return splits
-
-    return side_by_side(measured, layer_keys(header.layers))
+    return measured
 
 
 def _with_error(splits: tuple[RowStatistics, ...], tar: LayerTar | None) -> LayerStatistics:

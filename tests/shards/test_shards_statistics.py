@@ -13,13 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from easysteer_data.shards import LabelHeader, RowStatistics, open_run
+from easysteer_data.shards import measure as measuring
 from easysteer_data.shards.labels import MAX_CLASS_MEANS, NO_CLASS
-from easysteer_data.shards.measure import RowGroup, group_rows, measure
+from easysteer_data.shards.measure import RowGroup, group_rows, parts_of, statistics_of, sum_part
 from easysteer_data.shards.statistics import merge
 from easysteer_data.types import SPLITS, CapturedShard
 from tests.shards.made import Made, make_run, write_run
 
 Floats = npt.NDArray[np.float64]
+
+
+def measure(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int) -> tuple[RowStatistics, ...]:
+    return statistics_of([sum_part(rows, groups, n_classes, part) for part in parts_of(*rows.shape)])
 
 
 def measured(rows: torch.Tensor) -> RowStatistics:
@@ -85,6 +90,29 @@ def kinds_of(made: Made) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_], Fl
 def shard_statistics(shard: CapturedShard, made: Made) -> Sequence[RowStatistics]:
     groups = group_rows(shard.prompts, made.header.label)
     return measure(shard.values["hidden_states"][3], groups, made.header.label.n_class_means)
+
+
+def test_parts_that_are_summed_apart_make_the_statistics_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_run([3, 0, 2, 5, 1, 1, 4, 2, 6, 3], n_shards=1)
+    (shard,) = made.shards
+    whole = shard_statistics(shard, made)
+    n_rows, width = shard.values["hidden_states"][3].shape
+    monkeypatch.setattr(measuring, "_PART_VALUES", 4 * width)
+    assert [len(part) for part in parts_of(n_rows, width)] == [4] * 6 + [3]
+    apart = shard_statistics(shard, made)
+    for found, expected in zip(apart, whole, strict=True):
+        assert found.n_rows == expected.n_rows > 0
+        assert found.max_abs == expected.max_abs
+        assert found.by_label is not None
+        assert expected.by_label is not None
+        assert torch.equal(found.by_label.n_rows, expected.by_label.n_rows)
+        for one, other in (
+            (found.mean, expected.mean),
+            (found.mean_square, expected.mean_square),
+            (torch.tensor(found.mean_norm), torch.tensor(expected.mean_norm)),
+            (found.by_label.mean, expected.by_label.mean),
+        ):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_a_runs_statistics_are_those_of_numpy_whatever_its_shards(tmp_path: Path) -> None:
