@@ -91,7 +91,7 @@ class Bench:
         self.load = load
         self.long, self.short = load.prompts(load.n_tokens), load.prompts(load.n_short)
         self.peers = {
-            name: open_peer(name, options, load.spread(4), self.long[:2])
+            name: open_peer(name, options, load.spread(4), self.long[:32])
             for name in (PEERS if with_peers else ())
         }
 
