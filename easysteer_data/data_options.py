@@ -90,9 +90,10 @@ class LoaderOptions:
         start_method: how they start; None = torch's own way, but `spawn` beside an engine of this process.
         prefetch: batches that each one reads ahead.
         pinned: page-locked batches, which a GPU copies without waiting; None = where there is one.
-        in_memory: copy all that a loader serves into memory before its first batch, rows * layers * width in
-            the storage dtype on each rank. A row's layers then lie together: worth it for many epochs of
-            several narrow layers. Rows are otherwise read through the page cache.
+        in_memory: copy the rows of a split into memory when it is first asked for, once on each rank: rows *
+            layers * width in the storage dtype, or in float32 where that is float8_e4m3 or int8. A row's
+            layers then lie together: worth it for many epochs of several narrow layers. Rows are otherwise
+            read through the page cache. Needs num_workers = 0.
 
     Raises:
         SettingsError: a value is out of range.
@@ -109,6 +110,15 @@ class LoaderOptions:
             check_choice("loading.start_method", self.start_method, get_args(StartMethod))
         if self.prefetch < 1:
             raise SettingsError(f"loading.prefetch is {self.prefetch}; use at least 1")
+
+
+def check_workers(options: LoaderOptions, num_workers: int) -> None:
+    """Raise SettingsError where rows in the memory of this process are to be served by others."""
+    if options.in_memory and num_workers:
+        raise SettingsError(
+            f"loading.in_memory serves rows out of this process's memory: set num_workers to 0, it is "
+            f"{num_workers}"
+        )
 
 
 def coerce_options(cls: type[T], value: T | Mapping[str, Any] | None, name: str) -> T:

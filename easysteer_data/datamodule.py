@@ -25,6 +25,7 @@ from easysteer_data.data_options import (
     ServedDtype,
     Tail,
     check_choice,
+    check_workers,
     coerce_options,
     plain_options,
 )
@@ -114,6 +115,7 @@ class ActivationDataModule(LightningDataModule):
         self._filter = coerce_options(RowFilter, rows, "rows")
         self._order = coerce_options(RowOrder, order, "order")
         self._loading = coerce_options(LoaderOptions, loading, "loading")
+        check_workers(self._loading, num_workers)
         # Plain values only: they go into checkpoints, which are loaded without running code.
         rows, order, loading = (plain_options(o) for o in (self._filter, self._order, self._loading))
         run = str(run)
@@ -192,20 +194,26 @@ class ActivationDataModule(LightningDataModule):
             self._resumed = None  # a checkpoint, if there is one, is restored after this
 
     def teardown(self, stage: str | None = None) -> None:
-        """Forget the place in the training epoch, and rows that were held in memory."""
-        self._held.clear()
+        """Forget the place in the training epoch."""
         if stage == TrainerFn.FITTING:
             self._train_loader = self._resumed = None
 
     def dataset(self, split: Split | None = None) -> ActivationDataset:
         """Rows of a split, or of all splits, in the run's order.
 
+        Where rows are held in memory, they are as long as this data module.
+
         Raises:
             RunError: there is no such row; the message tells how many each split has.
         """
         weights = self._rows.class_weights if split == "train" else None
         normaliser = None if self._on_device else self.normaliser
-        return self._served_layers.dataset(self._rows[split], normaliser, self._dtype, weights)
+        dataset = self._served_layers.dataset(self._rows[split], normaliser, self._dtype, weights)
+        if self._loading.in_memory:
+            if split not in self._held:
+                self._held[split] = dataset.copied()
+            dataset.held = self._held[split]
+        return dataset
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """The train split, shuffled anew each epoch; what is left of a resumed epoch."""
@@ -264,14 +272,8 @@ class ActivationDataModule(LightningDataModule):
         return self._rows.shuffle_quality(epoch, self._batch_size)
 
     def _loader_of(self, split: Split | None, sampler: BatchSampler) -> ActivationLoader:
-        dataset = self.dataset(split)
-        if self._loading.in_memory:
-            if split not in self._held:
-                self._held[split] = dataset.copied()
-            dataset.held = self._held[split]
-        return ActivationLoader(
-            dataset, sampler=sampler, **loader_arguments(self._num_workers, self._loading)
-        )
+        arguments = loader_arguments(self._num_workers, self._loading)
+        return ActivationLoader(self.dataset(split), sampler=sampler, **arguments)
 
     def _agree_on_length(self, trainer: Any, sampler: BatchSampler) -> None:
         """Have the Trainer ask for a new loader after an epoch of another number of batches.

@@ -25,7 +25,8 @@ from easysteer_data.data_options import (
     plain_options,
 )
 from easysteer_data.errors import RunError, SettingsError
-from easysteer_data.serving.loader import ranks, trained_state
+from easysteer_data.serving.host import ranks
+from easysteer_data.serving.loader import trained_state
 from easysteer_data.serving.normalise import NORMALISATIONS, Normaliser, normaliser_of, stored_moments
 from easysteer_data.serving.rows import ChosenRows
 from easysteer_data.serving.stream_loader import StreamLoader

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -261,37 +262,53 @@ def test_the_trainer_is_served_the_same_batches_by_loader_processes_however_they
             assert all(torch.equal(batch[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("layers", [5, [5, 0], None])
-@pytest.mark.parametrize(("num_workers", "start_method"), [(0, None), (1, "fork"), (1, "spawn")])
-def test_rows_held_in_memory_are_served_as_those_of_the_files(
-    run: Path, layers: Any, num_workers: int, start_method: Any
+def test_rows_held_in_memory_are_served_as_those_of_files_that_are_gone(
+    rows: MadeRows, tmp_path: Path, layers: Any, dtype: str
 ) -> None:
+    run = write_run(tmp_path / "run", rows, dtype)
     options = {"batch_size": 9, "normalise": "standardise", "rows": {"positions": [0, 2]}}
-    held = ActivationDataModule(
-        run,
-        layers,
-        num_workers=num_workers,
-        loading={"in_memory": True, "start_method": start_method},
-        **options,
-    )
     mapped = ActivationDataModule(run, layers, **options)
-    for loader, other in (
-        (held.train_dataloader(), mapped.train_dataloader()),
-        (held.predict_dataloader(), mapped.predict_dataloader()),
-    ):
-        for epoch in (0, 1):  # what normalises a batch leaves the rows in memory as they are
+    expected: dict[tuple[str, int], list[Any]] = {}
+    held = ActivationDataModule(run, layers, loading={"in_memory": True}, **options)
+    for kind in ("train_dataloader", "predict_dataloader"):
+        getattr(held, kind)()
+        loader = getattr(mapped, kind)()
+        for epoch in (0, 1):
             loader.sampler.set_epoch(epoch)
-            other.sampler.set_epoch(epoch)
-            for batch, expected in zip(loader, other, strict=True):
-                assert all(torch.equal(batch[name], expected[name]) for name in expected)
+            expected[kind, epoch] = list(loader)
+    shutil.rmtree(run / "hidden_states")
+    for (kind, epoch), batches in expected.items():
+        loader = getattr(held, kind)()  # a loader of later looks into the same memory
+        loader.sampler.set_epoch(epoch)
+        # What normalises a batch of the first epoch leaves the rows in memory as they are.
+        for batch, same in zip(loader, batches, strict=True):
+            assert batch.keys() == same.keys()
+            assert all(torch.equal(batch[name], same[name]) for name in same)
 
 
+def test_rows_in_memory_are_not_served_by_loader_processes(run: Path) -> None:
+    with pytest.raises(SettingsError, match=r"in_memory .* set num_workers to 0, it is 2"):
+        ActivationDataModule(run, num_workers=2, loading={"in_memory": True})
+
+
+@pytest.mark.parametrize("limited", ["machine", "group", "group above"])
 def test_rows_that_do_not_fit_the_memory_are_refused_with_both_sizes(
-    rows: MadeRows, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: MadeRows, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: str
 ) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       64 kB\nMemAvailable:        1 kB\n")
+    meminfo, own = tmp_path / "meminfo", tmp_path / "cgroup"
+    meminfo.write_text(f"MemTotal: 64 kB\nMemAvailable: {1 if limited == 'machine' else 10**9} kB\n")
+    own.write_text("0::/job/step\n")
+    for folder, name in ((tmp_path / "job/step", "group"), (tmp_path / "job", "group above")):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text("3000\n" if limited == name else "max\n")
+        (folder / "memory.current").write_text("2500\n")
+        (folder / "memory.stat").write_text("anon 5\ninactive_file 500\n")
     monkeypatch.setattr(host, "_MEMINFO", meminfo)
+    monkeypatch.setattr(host, "_OWN_GROUP", own)
+    monkeypatch.setattr(host, "_GROUPS", tmp_path)
+    assert host.available_bytes() == (1024 if limited == "machine" else 1000)
     datamodule = ActivationDataModule(run, loading={"in_memory": True})
     with pytest.raises(
         MemoryError, match=rf"{len(rows.x):,} rows of 3 layers .* 0\.0 GB are available; set loading\.in_mem"

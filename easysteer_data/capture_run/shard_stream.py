@@ -66,9 +66,10 @@ class ShardStream:
                 after_step(finished)
                 completions = [(index, self._prover.accept(index, output)) for index, output in finished]
                 complete = collector.add_completions(completions)
-                # Rows that are on their way are waited for where a shard needs them, and now and then.
-                waits = complete or step % session.steps_per_fetch == 0
-                collector.add_rows(session.fetch() if waits else session.look())
+                # Rows that are on their way are waited for where a shard needs them, and now and then; sums,
+                # which take the device's memory, do not come otherwise.
+                due = step % session.steps_per_fetch == 0 or (session.reduce == "mean" and finished)
+                collector.add_rows(session.fetch() if complete or due else session.look())
                 for number in complete:
                     take(collector.let_go(number))
 

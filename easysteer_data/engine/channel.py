@@ -24,7 +24,6 @@ from easysteer_data.engine.spool import make_spool, remove_spool
 from easysteer_data.engine.wire import Chunk, mailbox_name
 from easysteer_data.types import STREAMS, Stream
 
-_IDLE_S = 0.001
 _MIN_FREE = N_BOXES // 4  # with fewer free boxes, a worker may soon wait: rows are copied out
 _BOX_ALIGN = 64
 _of_engine: weakref.WeakKeyDictionary[Any, Mailboxes] = weakref.WeakKeyDictionary()
@@ -77,6 +76,7 @@ class Channel:
         ranks: the engine's workers.
         shapes: what a block of each holds.
         in_place: leave rows where they are, as far as there are boxes.
+        idle_s: between two looks for blocks.
         look: called now and then while rows are waited for; raises if the engine has died.
     """
 
@@ -88,10 +88,12 @@ class Channel:
         look: Callable[[], None],
         *,
         in_place: bool,
+        idle_s: float = 0.001,
     ) -> None:
         self._ranks = ranks
         self._shapes = shapes
         self._in_place = in_place
+        self._idle_s = idle_s
         self._look = look
         self._mailboxes = mailboxes.of_rank
         self._n_seen = [0 for _ in shapes]
@@ -142,7 +144,7 @@ class Channel:
         try:
             while not self._ended.is_set():
                 if not self._drain():
-                    self._ended.wait(_IDLE_S)
+                    self._ended.wait(self._idle_s)
         except Exception as error:  # raised by the next take
             self._error = error
 

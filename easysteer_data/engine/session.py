@@ -19,6 +19,8 @@ from easysteer_data.types import Reduce, Stream
 
 # Bytes of rows between a worker and the driver, where the caller does not say.
 _MAILBOX_BYTES = {"cpu": 2**27, "cuda": 2**32}
+# A CPU's steps are long, and whoever looks takes a core from them.
+_IDLE_S = {"cpu": 0.01, "cuda": 0.001}
 
 _busy: set[int] = set()
 
@@ -74,8 +76,8 @@ class CaptureSession:
             order = self._order(mailboxes)
             shapes = [BlockShape.of(part) for part in self._ranks.parts(order)]
             order = replace(order, block_rows=self._block_rows(mailboxes, shapes))
-            in_place = self._device in self.in_place
-            channel = Channel(mailboxes, self._ranks, shapes, self._look, in_place=in_place)
+            in_place, idle_s = self._device in self.in_place, _IDLE_S[self._device]
+            channel = Channel(mailboxes, self._ranks, shapes, self._look, in_place=in_place, idle_s=idle_s)
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
             self._channel = channel.__enter__()
         except BaseException:

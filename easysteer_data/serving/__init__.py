@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from easysteer_data.serving.host import ranks
 from easysteer_data.serving.layers import ServedLayers
 from easysteer_data.serving.loader import (
     ActivationLoader,
     loader_arguments,
-    ranks,
     resume_sampler,
     trained_state,
 )

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any, Protocol, cast
 
 import torch
-from torch import distributed
 from torch.utils.data import DataLoader
 
 from easysteer_data.data_options import LoaderOptions
@@ -155,13 +154,6 @@ def loader_arguments(num_workers: int, options: LoaderOptions) -> dict[str, Any]
         "prefetch_factor": options.prefetch,
         "multiprocessing_context": options.start_method or _start_method(),
     }
-
-
-def ranks() -> tuple[int, int]:
-    """Number of processes that share every epoch, and this one's number."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_world_size(), distributed.get_rank()
-    return 1, 0
 
 
 def _start_method() -> str | None:

@@ -29,7 +29,7 @@ class DataSettings:
         labelled_only: leave out rows without a label.
         rows: which rows are served.
         order: of the training rows.
-        loading: of loader processes.
+        loading: how batches are loaded.
         normalise: how rows are brought to a common scale, see `serving.normalise.Normaliser`.
         check: of the run's files: "cheap" looks for presence, size and index, "full" reads all bytes.
         root: URL of the run folder (s3://, gs://, https://, hf://, or `pipe:` and a command), None = a local

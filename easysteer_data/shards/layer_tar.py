@@ -53,7 +53,7 @@ class LayerTarWriter:
     labels: torch.Tensor | None
 
     def write(self, key: LayerKey) -> LayerTar:
-        """Convert and write one layer; beside the captured rows, one pack of stored ones is in memory."""
+        """Convert and write one layer; beside the captured rows, one pack of its stored ones is in memory."""
         stream, layer_id = key
         rows = self.shard.values[stream][layer_id]
         dtype = self.header.streams[stream].torch_dtype

@@ -1,11 +1,11 @@
 """Measures a shard's rows: sorts them by split and class, and sums each group. Knows no tar and no file.
 
-All sums are float64, single-threaded and in a fixed order, so that equal rows give equal bytes.
+All sums are float64, each part's in one thread, and in a fixed order, so that equal rows give equal bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,8 @@ from easysteer_data.shards.statistics import LabelMeans, RowStatistics
 from easysteer_data.types import SPLITS, CapturedPrompt
 
 _BLOCK_VALUES = 2**16  # 512 KiB of float64: a block stays in the cache for all passes over it
-_PART_VALUES = (
-    2**24
-)  # of a layer that are summed together: parts, and with them the sums, depend on sizes alone
+# Of a layer that are summed by themselves: a constant, since the last bits of the sums depend on it.
+_PART_VALUES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,11 @@ def sum_part(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int, par
     return sums
 
 
-def statistics_of(parts: Sequence[Sequence[SplitSums]]) -> tuple[RowStatistics, ...]:
-    """Statistics of all parts' rows together, by split."""
-    total, *others = parts
-    for part in others:
+def statistics_of(parts: Iterable[Sequence[SplitSums]]) -> tuple[RowStatistics, ...]:
+    """Statistics of all parts' rows together, by split; the first part's sums become those of all."""
+    rest = iter(parts)
+    total = next(rest)
+    for part in rest:
         for split, more in zip(total, part, strict=True):
             split.add_sums(more)
     return tuple(split.statistics() for split in total)

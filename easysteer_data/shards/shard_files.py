@@ -5,6 +5,7 @@ Commits nothing: whoever keeps the run's journal does. Knows no engine and no co
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
     prompts = prompt_table_bytes(shard.prompts, label)
     packs = packs_of(shard, header)
     writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, label))
-    tars = side_by_side(writer.write, layer_keys(header.tar_layers))
+    tars = dict(side_by_side(writer.write, layer_keys(header.tar_layers)))
     statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
     files = [tar.file for tar in tars.values()]
     files.append(write_file(out, layout.prompts_name(number), prompts))
@@ -84,17 +85,18 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
 def _measure(header: RunHeader, shard: CapturedShard) -> dict[LayerKey, tuple[RowStatistics, ...]]:
     """Statistics of each layer's rows by split, all of them such that they can be stored."""
     groups, keys = group_rows(shard.prompts, header.label), layer_keys(header.layers)
-    parts = {key: parts_of(len(shard.index), header.streams[key[0]].width) for key in keys}
 
     def sums(job: tuple[LayerKey, range]) -> list[SplitSums]:
         (stream, layer_id), part = job
         return sum_part(shard.values[stream][layer_id], groups, header.label.n_class_means, part)
 
-    found = side_by_side(sums, [(key, part) for key in keys for part in parts[key]])
-    measured = {key: statistics_of([found[key, part] for part in parts[key]]) for key in keys}
-    for key, splits in measured.items():
+    jobs = [(key, part) for key in keys for part in parts_of(len(shard.index), header.streams[key[0]].width)]
+    measured = {}
+    for key, found in groupby(side_by_side(sums, jobs), lambda done: done[0][0]):
+        splits = statistics_of(part for _, part in found)
         storage = header.streams[key[0]].torch_dtype if header.rows else None
         check_values(shard, key, float(np.max([split.max_abs for split in splits])), storage)
+        measured[key] = splits
     return measured
 
 

@@ -66,9 +66,13 @@ class Load:
             for _ in range(self.n_prompts)
         ]
 
+    @property
+    def depths(self) -> list[int]:
+        """How many layers are captured, one after the other."""
+        return sorted({min(n, self.n_layers) for n in (1, 4, self.n_layers)})
+
     def spread(self, n: int) -> list[int]:
-        """N layers, evenly, or all where there are fewer."""
-        n = min(n, self.n_layers)
+        """N layers, evenly."""
         return [self.n_layers * (i + 1) // n - 1 for i in range(n)]
 
 
@@ -91,7 +95,7 @@ class Bench:
         self.load = load
         self.long, self.short = load.prompts(load.n_tokens), load.prompts(load.n_short)
         self.peers = {
-            name: open_peer(name, options, load.spread(4), self.long[:32])
+            name: open_peer(name, options, load.spread(min(4, load.n_layers)), self.long[:32])
             for name in (PEERS if with_peers else ())
         }
 
@@ -125,23 +129,29 @@ class Bench:
 
     def shard_cases(self, arguments: argparse.Namespace) -> Iterator[Case]:
         """Shards of all prompt tokens in shared memory and on a disk; runs are removed at the end."""
+        from easysteer_data.engine.channel import remove_mailboxes
+
         prompts = [prompt["prompt_token_ids"] for prompt in self.long]
         for place, parent in (("/dev/shm", "/dev/shm"), ("disk", arguments.disk)):  # noqa: S108
             folder = Path(tempfile.mkdtemp(prefix="capture-bench-", dir=parent))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             write_inputs(folder, Path(arguments.model), prompts)
-            for n in (1, 4, self.load.n_layers):
-                if n == self.load.n_layers and place == "disk":
-                    continue  # asks for more than a disk takes
-                layers = self.load.spread(n)
+            # Every layer is more than a disk takes.
+            for n in self.load.depths if place != "disk" else self.load.depths[:-1]:
                 capture = shard_case(
-                    self.tapped, folder, folder / "run", layers, arguments.dtype, arguments.rows_gb
+                    self.tapped, folder, self.load.spread(n), arguments.dtype, arguments.rows_gb
                 )
                 n_rows = self.load.n_prompts * self.load.n_tokens
+
+                def clear(run: Path = folder / "run") -> None:
+                    shutil.rmtree(run, ignore_errors=True)
+                    remove_mailboxes(self.tapped)  # the stage asks for less than other cases have made
+
                 yield Case(
                     f"shards in {place}, {n} layers, all",
                     "plain",
                     lambda capture=capture, n_rows=n_rows: check_rows(capture(), n_rows),
+                    clear,
                 )
 
     def peer(self, name: str) -> None:
@@ -157,7 +167,7 @@ class Bench:
         if self.eager is not None:
             yield Case("plain eager", "plain", lambda: self.generate(self.eager, new=False))
         yield Case("tapped, idle", "plain", lambda: self.generate(self.tapped, new=False))
-        for n in (1, 4, depth):
+        for n in self.load.depths:
             yield Case(f"memory, {n} layers, all", "plain", lambda n=n: self.memory(n, None, new=False))
         yield Case(f"memory, {depth} layers, last", "plain", lambda: self.memory(depth, LAST, new=False))
         for name, capture in self.peers.items():
@@ -167,8 +177,8 @@ class Bench:
         if self.eager is not None:
             yield Case("generate eager", "generate", lambda: self.generate(self.eager, new=True))
         yield Case("generate tapped, idle", "generate", lambda: self.generate(self.tapped, new=True))
-        yield Case("generate, no new row", "generate", lambda: self.memory(4, FIRST, new=True))
-        for n in (1, 4, depth):
+        yield Case("generate, no new row", "generate", lambda: self.memory(1, FIRST, new=True))
+        for n in self.load.depths:
             yield Case(f"generate, {n} layers", "generate", lambda n=n: self.memory(n, NEW, new=True))
 
 

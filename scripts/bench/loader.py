@@ -4,6 +4,8 @@ Runs are made up in a temporary folder and read until they are in the page cache
 The data module gives x, y, prompt, position and token_id of every row, from mapped files (0 and 2 workers)
 and from a copy in memory (`loading.in_memory`); the in-RAM gathers give x alone:
 
+`of_` is the better of the first two, `in_memory_of_` the copy in memory, each of a gather's speed:
+
 - `in_ram_gather`: x[rows] of one tensor [N, L, width] in memory.
 - `in_ram_index_select`: the same by torch.index_select, torch's fastest way.
 - `in_ram_layers_apart`: index_select where each layer has its own memory, as layers have their own files.

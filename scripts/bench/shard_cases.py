@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 VOCABULARY = 32_000
 
 
-def write_inputs(folder: Path, model: Path, prompts: Sequence[Sequence[int]]) -> Path:
+def write_inputs(folder: Path, model: Path, prompts: Sequence[Sequence[int]]) -> None:
     """A corpus of token ids, and a folder with the model's config, for its shape, and a tokenizer.
 
     The engine is open already: the weights in the folder are none, and only there to be hashed.
@@ -30,18 +30,16 @@ def write_inputs(folder: Path, model: Path, prompts: Sequence[Sequence[int]]) ->
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="t1").save_pretrained(described)  # noqa: S106
     lines = (json.dumps({"token_ids": list(token_ids)}) for token_ids in prompts)
     (folder / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    return described
 
 
 def shard_case(
-    llm: Any, folder: Path, out: Path, layers: Sequence[int], dtype: str, buffer_gb: float
+    llm: Any, folder: Path, layers: Sequence[int], dtype: str, buffer_gb: float
 ) -> Callable[[], int]:
-    """What captures the corpus of `write_inputs` whole into a new run; returns its rows of a layer.
+    """What captures the corpus of `write_inputs` whole into `folder`/run; returns its rows of a layer.
 
     Args:
         llm: an engine by `open_llm`.
         folder: of the inputs.
-        out: where the run goes; what is there is removed.
         layers: which layers, every prompt token of them.
         dtype: the model's, in which rows are stored.
         buffer_gb: rows of all layers in memory at once.
@@ -51,9 +49,8 @@ def shard_case(
 
     values = {
         "name": "bench",
-        "out": str(out),
+        "out": str(folder / "run"),
         "progress": False,
-        "on_existing": "overwrite",
         "model": {"path": str(folder / "model"), "dtype": dtype, "max_model_len": 2048},
         "corpus": {"path": str(folder / "corpus.jsonl"), "format": "jsonl", "token_ids_column": "token_ids"},
         "capture": {"layers": list(layers), "storage": dtype},
@@ -62,4 +59,4 @@ def shard_case(
     }
     settings = build(ExperimentSettings, values)
     plan = plan_capture(settings)
-    return lambda: capture_corpus(settings, out, plan, llm).n_rows
+    return lambda: capture_corpus(settings, folder / "run", plan, llm).n_rows

@@ -23,11 +23,13 @@ class Case:
         name: how the table calls it.
         beside: name of the case that it is compared with; its own for a baseline.
         action: what is measured.
+        before: done each time before it, not measured.
     """
 
     name: str
     beside: str
     action: Callable[[], None]
+    before: Callable[[], None] = lambda: None
 
 
 def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
@@ -37,6 +39,7 @@ def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
     for turn in range(n_turns + 2):
         for case in cases:
             faulthandler.dump_traceback_later(_HANGS_S)  # says where a case hangs
+            case.before()
             begun = time.perf_counter()
             if turn <= n_turns:
                 case.action()

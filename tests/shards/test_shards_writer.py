@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from easysteer_data.shards import (
     StreamHeader,
     fingerprint_of,
     finished_run,
+    measure,
     side_by_side,
 )
 from easysteer_data.types import CapturedShard, RowIndex
@@ -52,6 +54,7 @@ def test_layers_written_side_by_side_have_the_bytes_of_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     rows = random_rows(200, tuple(range(9)), 64)
+    monkeypatch.setattr(measure, "_PART_VALUES", 50 * 64)  # several parts a layer
     monkeypatch.setattr(side_by_side, "N_THREADS", 1)
     write_random_run(tmp_path / "a", rows, dtype)
     monkeypatch.setattr(side_by_side, "N_THREADS", 4)
@@ -68,6 +71,20 @@ def test_of_several_layers_that_fail_side_by_side_the_first_is_named(
     with pytest.raises(ProofError, match="layer 3"):
         write_random_run(tmp_path, rows)
     assert not list((tmp_path / "hidden_states").rglob("*.*"))
+
+
+def test_of_several_items_whose_work_fails_the_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(item: int) -> int:
+        if item in (2, 3):
+            time.sleep(0.05 * (item == 2))  # the other one fails sooner
+            raise RunError(f"layer {item}")
+        return item * item
+
+    for n_threads in (1, 4):
+        monkeypatch.setattr(side_by_side, "N_THREADS", n_threads)
+        assert dict(side_by_side.side_by_side(work, [1, 5, 4])) == {1: 1, 5: 25, 4: 16}
+        with pytest.raises(RunError, match="layer 2"):
+            dict(side_by_side.side_by_side(work, range(6)))
 
 
 def test_shards_may_come_in_any_order(tmp_path: Path, made: Made) -> None:
