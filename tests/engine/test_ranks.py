@@ -138,8 +138,9 @@ class Worker:
     ],
 )
 @pytest.mark.parametrize("reduce", [None, "mean"])
+@pytest.mark.parametrize("in_place", [True, False])
 def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
-    stages: Sequence[Sequence[int]], asked: Sequence[int], n_tensor: int, reduce: Any
+    stages: Sequence[Sequence[int]], asked: Sequence[int], n_tensor: int, reduce: Any, in_place: bool
 ) -> None:
     """No model and no vLLM: what each rank would compute is made up, the way out of it is the real one."""
     workers = [Worker(layer_ids, 4 // n_tensor, t) for layer_ids in stages for t in range(n_tensor)]
@@ -161,7 +162,7 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
     hidden = torch.randn(4, 2, 7, 3)  # layer, prompt, position
     heads = torch.randn(4, 2, 7, 4)
     blocks = [BlockShape.of(part) for part in ranks.parts(order)]
-    with Channel(mailboxes, ranks, blocks, lambda: None, in_place=False) as channel:
+    with Channel(mailboxes, ranks, blocks, lambda: None, in_place=in_place) as channel:
         for rank, worker in enumerate(workers):
             worker.recorder.start(order, rank)
             tags = [RequestTag(i, None).to_extra_args() for i in range(2)]
@@ -186,6 +187,14 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
                 worker.recorder.end_step()
         chunks = channel.take()
         replies = [worker.recorder.fetch(rank) for rank, worker in enumerate(workers)]
+    # Whichever stage a layer is of, its rows are looked into where they lie, or in the one copy of its block.
+    is_in_box = [
+        any(0 <= rows.data_ptr() - box.whole.data_ptr() < box.whole.nbytes for box in mailboxes.of_rank)
+        for chunk in chunks
+        for rows in chunk.values["hidden_states"]
+        if len(rows)
+    ]
+    assert all(is_in_box) if in_place else not any(is_in_box)
     mailboxes.remove()
     assert [reply["error"] for reply in replies] == [None] * len(workers)
     recorded = Recorded(chunks, ranks.join_sums([reply["sums"] for reply in replies]))
