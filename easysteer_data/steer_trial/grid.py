@@ -12,7 +12,7 @@ from easysteer_data.vectors import SteeringVector
 
 SCALE_UNITS = {
     "direct": "one step of the vector, as long as the classes are apart along it in that layer",
-    "erase": "all of a row's part along the direction is taken out",
+    "erase": "the loss of all of a row's part along the direction",
 }
 
 
