@@ -2,15 +2,16 @@
 
 Runs are made up in a temporary folder and read until they are in the page cache; every way then takes turns.
 The data module gives x, y, prompt, position and token_id of every row, from mapped files (0 and 2 workers)
-and from a copy in memory (`loading.in_memory`); the in-RAM gathers give x alone:
+and from a copy in memory (`loading.in_memory`); the in-RAM gathers give x alone, unless it is said:
 
 `of_` is the better of the first two, `in_memory_of_` the copy in memory, each of a gather's speed:
 
 - `in_ram_gather`: x[rows] of one tensor [N, L, width] in memory.
 - `in_ram_index_select`: the same by torch.index_select, torch's fastest way.
+- `in_ram_same_batch`: x and the four columns, each by index_select.
 - `in_ram_layers_apart`: index_select where each layer has its own memory, as layers have their own files.
 
-    python scripts/bench/loader.py [--folder DIR] [--turns 5] [--mib 600] [--setup-rows 1000000]
+    python scripts/bench/loader.py [--folder DIR] [--turns 5] [--mib 600] [--threads 1]
 """
 
 from __future__ import annotations
@@ -155,12 +156,19 @@ def ways(run: Path, layers: int | list[int], naive: Path | None) -> dict[str, Ca
             pass
         return lambda: rate(lambda: loader, lambda batch: len(batch["x"]))
 
+    columns = (data.labels, data.index.prompt, data.index.position, data.index.token_id)
+
+    def same_batch(rows: torch.Tensor) -> torch.Tensor:
+        batch = [values.index_select(0, rows) for values in (x, *columns)]
+        return batch[0]
+
     measured = {
         "datamodule_0_workers": ours(0),
         "datamodule_2_workers": ours(2),
         "datamodule_in_memory": ours(0, in_memory=True),
         "in_ram_gather": lambda: rate(lambda: in_ram(lambda rows: x[rows])),
         "in_ram_index_select": lambda: rate(lambda: in_ram(lambda rows: x.index_select(0, rows))),
+        "in_ram_same_batch": lambda: rate(lambda: in_ram(same_batch)),
     }
     if not isinstance(layers, int):
         apart = [x[:, place].contiguous() for place in range(len(layers))]
@@ -218,10 +226,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--mib", type=int, default=600, help="size of all layers of a run")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of torch in each process; loader processes have one"
+    )
     parser.add_argument("--setup-rows", type=int, default=1_000_000)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=ResourceWarning)
-    torch.set_num_threads(1)  # as loader processes do: every way has one core for each of its processes
+    torch.set_num_threads(arguments.threads)
     report: dict[str, Any] = {"batch_size": BATCH_SIZE, "dtype": "float16", "unit": "rows/s"}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
