@@ -63,6 +63,7 @@ RANK = {
     "__main__": 9,
     "errors": -1,
     "types": 0,
+    "cores": 0,
     "bos": 0,
     "ledger": 1,
     "plots": 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from easysteer_data.bos import BosPolicy
+from easysteer_data.cores import helper_threads
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
@@ -26,7 +26,7 @@ from easysteer_data.types import Gates, Reduce, Stream
 
 # How long a finished part's rows may be on their way before all that the engine runs is waited for.
 _PATIENCE_S, _POLL_S = 1.0, 0.0002
-_N_COPIERS = max(1, min(8, (os.cpu_count() or 1) // 2))
+_N_COPIERS = helper_threads()
 
 
 class _Part:
