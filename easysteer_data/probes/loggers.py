@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
@@ -23,6 +26,21 @@ class _TensorBoard(TensorBoardLogger):
         self.experiment.flush()
         if status == "success":
             self.save()
+
+
+class _MLflow(MLFlowLogger):
+    """Logs each parameter once, as the probe resolved it: MLflow refuses another value of the same name."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._logged: set[str] = set()
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace) -> None:
+        """Log those that are not there yet."""
+        given = vars(params) if isinstance(params, Namespace) else params
+        new = {key: value for key, value in given.items() if key not in self._logged}
+        self._logged |= new.keys()
+        super().log_hyperparams(new)
 
 
 # Either will do.
@@ -59,8 +77,11 @@ def make_logger(settings: LoggerSettings, out: Path, name: str, in_epochs: bool)
         return _TensorBoard(str(out), name="tensorboard", default_hp_metric=False)
     if kind == "wandb":
         return WandbLogger(name=name, save_dir=out, project=settings.project, offline=settings.offline)
+    if settings.uri is None:
+        # MLflow 3 refuses folders otherwise; a database would need the whole of MLflow.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = settings.uri or f"file:{(out / 'mlflow').resolve()}"
-    return MLFlowLogger(experiment_name=settings.project, run_name=name, tracking_uri=uri)
+    return _MLflow(experiment_name=settings.project, run_name=name, tracking_uri=uri)
 
 
 def close_logger(logger: Logger) -> None:
