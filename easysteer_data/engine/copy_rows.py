@@ -1,11 +1,12 @@
-"""Copies rows by index from one place to another: by runs where they are long, else row by row.
+"""Copies rows of many layers by index from one place to another: by runs where they are long, else row by row.
 
-By numpy, which copies long runs as the C library does and lets other threads run meanwhile.
+By numpy, which lets other threads run meanwhile, and with one call for all layers that lie evenly in memory:
+a thread that comes back from each layer would have to wait for the interpreter each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,34 +14,35 @@ import torch
 
 # Rows that follow each other are copied as one; below this mean length, by index.
 _MEAN_RUN = 8
+_WORDS = (np.int64, np.int32, np.int16)
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
+Layers = Sequence[torch.Tensor] | torch.Tensor
 
-def copy_rows(
-    part: Iterable[torch.Tensor], sources: np.ndarray, out: Iterable[torch.Tensor], places: np.ndarray
-) -> None:
+
+def copy_rows(part: Layers, sources: np.ndarray, out: Layers, places: np.ndarray) -> None:
     """Set `out[places] = part[sources]` in each layer.
 
     Args:
-        part: [n, ...] a layer, of two or four bytes a value; any strides.
+        part: [n, width] a layer, of two or four bytes a value.
         sources: int64 [m], rows of it.
-        out: [n_out, ...] a layer, of its dtype.
+        out: [n_out, width] a layer, of its dtype.
         places: int64 [m], rows of it.
     """
     if not len(sources):
         return
-    layers = [(_as_integers(source), _as_integers(target)) for source, target in zip(part, out, strict=True)]
+    stacks = list(_stacks(part, out))
     breaks = np.flatnonzero((np.diff(sources) != 1) | (np.diff(places) != 1)) + 1
     if len(breaks) > len(sources) // _MEAN_RUN:
         chosen = _as_slice(sources)
-        for from_rows, to_rows in layers:
-            to_rows[places] = from_rows[chosen]
+        for from_rows, to_rows in stacks:
+            to_rows[:, places] = from_rows[:, chosen]
         return
     bounds = [0, *breaks.tolist(), len(sources)]
     runs = [(int(sources[i]), int(places[i]), stop - i) for i, stop in pairwise(bounds)]
-    for from_rows, to_rows in layers:
+    for from_rows, to_rows in stacks:
         for first, place, n in runs:
-            to_rows[place : place + n] = from_rows[first : first + n]
+            to_rows[:, place : place + n] = from_rows[:, first : first + n]
 
 
 def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
@@ -51,6 +53,41 @@ def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
     )
 
 
-def _as_integers(tensor: torch.Tensor) -> np.ndarray:
-    """The same memory for numpy, which has no bfloat16."""
-    return tensor.view(_INTEGERS[tensor.dtype.itemsize]).numpy()
+def _stacks(part: Layers, out: Layers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same memory for numpy, which has no bfloat16: [layers, n, words] of layers that lie evenly in both."""
+    sources, targets = list(part), list(out)
+    while sources:
+        n = min(_n_even(sources), _n_even(targets))
+        yield _as_words(_stacked(sources[:n])), _as_words(_stacked(targets[:n]))
+        del sources[:n], targets[:n]
+
+
+def _n_even(layers: Sequence[torch.Tensor]) -> int:
+    """How many of the first layers lie in one memory, at even distances."""
+    first, memory = layers[0], layers[0].untyped_storage().data_ptr()
+    step = _step(layers)
+    n = 1
+    while n < len(layers) and step >= 0:
+        if layers[n].untyped_storage().data_ptr() != memory:
+            break
+        if layers[n].storage_offset() != first.storage_offset() + n * step:
+            break
+        n += 1
+    return n
+
+
+def _step(layers: Sequence[torch.Tensor]) -> int:
+    return layers[1].storage_offset() - layers[0].storage_offset() if len(layers) > 1 else 0
+
+
+def _stacked(layers: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Evenly spaced layers as one tensor, a view."""
+    first = layers[0]
+    return first.as_strided((len(layers), *first.shape), (_step(layers), *first.stride()))
+
+
+def _as_words(rows: torch.Tensor) -> np.ndarray:
+    """The same memory in the largest integers that divide a row."""
+    values: np.ndarray = rows.view(_INTEGERS[rows.dtype.itemsize]).numpy()
+    n_bytes = values.shape[-1] * values.itemsize
+    return values.view(next(word for word in _WORDS if not n_bytes % np.dtype(word).itemsize))

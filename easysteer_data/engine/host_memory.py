@@ -10,8 +10,8 @@ from collections import deque
 import numpy as np
 import torch
 
-_LARGE = 64 * 2**20
-_STEP = 16 * 2**20  # sizes are rounded up to it, so that parts of nearly one size share memory
+_LARGE = 8 * 2**20
+_STEP = 2**21  # a huge page: sizes are rounded up to it, so that parts of nearly one size share memory
 _SPARE = 1.5  # how much larger than asked for a block of memory may be
 
 

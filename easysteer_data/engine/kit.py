@@ -72,11 +72,18 @@ class TapKit:
         watch_steps(runner, self.steerer.place)
 
     def run_step(self, execute_model: Callable[[Any], Any], scheduler_output: Any) -> Any:
-        """Run one step of the engine and take its rows."""
+        """Run one step of the engine; its rows are taken here only where nothing is sampled after it."""
         self.recorder.begin_step(scheduler_output)
         if self.steerer is not None:
             self.steerer.begin_step(scheduler_output)
         output = execute_model(scheduler_output)
+        if output is not None:
+            self.recorder.end_step()
+        return output
+
+    def run_sampling(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> Any:
+        """Sample a step's tokens, then take its rows: a GPU copies the tokens out first, which vLLM waits for."""
+        output = sample_tokens(grammar_output)
         self.recorder.end_step()
         return output
 

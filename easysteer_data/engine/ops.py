@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-# Address of a buffer of rows -> called with a layer's place among the switches when its tap wrote there; not
-# where a CUDA graph replays it.
-tapped: dict[int, Callable[[int], None]] = {}
+# Address of a layer's switch -> called when its tap wrote rows; not where a CUDA graph replays it.
+tapped: dict[int, Callable[[], None]] = {}
 
 _LIBRARY = torch.library.Library("easysteer_data", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
@@ -41,7 +40,7 @@ def _tap_cpu(
     wanted = slots.index_select(0, tokens).long()
     rows[place].index_copy_(0, wanted, values.to(rows.dtype))
     peaks[place].index_copy_(0, wanted, values.abs().amax(-1).float())
-    _tell(switch, rows)
+    _tell(switch)
 
 
 def _tap_meta(*_: object) -> None:
@@ -59,13 +58,13 @@ def _tap_cuda(
     from easysteer_data.engine.tap_kernel import launch_tap  # needs Triton: only where there is a GPU
 
     launch_tap(hidden, residual, slot_map, switch, rows, peaks)
-    _tell(switch, rows)
+    _tell(switch)
 
 
-def _tell(switch: torch.Tensor, rows: torch.Tensor) -> None:
-    listener = tapped.get(rows.data_ptr())
+def _tell(switch: torch.Tensor) -> None:
+    listener = tapped.get(switch.data_ptr())
     if listener is not None:
-        listener(int(switch.storage_offset()))
+        listener()
 
 
 for _implementation, _device in ((_tap_cpu, "CPU"), (_tap_cuda, "CUDA"), (_tap_meta, "Meta")):

@@ -59,6 +59,7 @@ def _attach_to_worker(worker: Any, stream: Stream) -> None:
         kit = TapKit(worker, plain=True)
         worker._easysteer_kit = kit
         worker.execute_model = partial(kit.run_step, worker.execute_model)
+        worker.sample_tokens = partial(kit.run_sampling, worker.sample_tokens)
         for name in _METHODS:
             setattr(worker, f"easysteer_{name}", getattr(kit, name))
         worker.model_runner.get_model().register_forward_pre_hook(partial(_go_eager, kit))

@@ -85,7 +85,7 @@ class Recorder:
         self._part = part_of_rank(order, tapped, self._tensor_rank)
         for stream, shape in self._part.items():
             self._groups[stream].switch_on(shape.layer_ids)
-            self._groups[stream].listen(partial(self._layer_done, stream))
+            self._groups[stream].listen(shape.layer_ids, partial(self._layer_done, stream))
         self._outlet.open(
             order.mailbox(rank),
             order.mailbox_bytes,

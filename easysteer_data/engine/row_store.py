@@ -5,7 +5,7 @@ For captures in which the host knows beforehand how many rows each prompt can gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 
 import numpy as np
@@ -16,7 +16,7 @@ from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.wire import DTYPES, Chunk, StreamShape
 from easysteer_data.types import Stream
 
-_COPY_BYTES = 2**24  # of rows that are copied at once: enough to be worth a thread, few enough to share out
+_COPY_BYTES = 2**23  # of rows that are copied at once: enough to be worth a thread, few enough to share out
 
 
 class RowStore:
@@ -78,13 +78,12 @@ class RowStore:
         for labels, given in zip(self._labels, (chunk.prompt, chunk.position, chunk.token_id), strict=True):
             labels[places] = given.numpy()[rows]
         for stream, values in self._values.items():
-            copy_rows(chunk.peaks[stream], rows, self._peaks[stream], places)
-            bytes_per_layer = values[0, 0].nbytes * len(rows)
-            n = max(1, _COPY_BYTES // bytes_per_layer)  # layers in one copy
-            for layer in range(0, len(values), n):
-                copied = slice(layer, layer + n)
+            self._peaks[stream].numpy()[:, places] = chunk.peaks[stream].numpy()[:, rows]
+            for layers, part in _pieces(values, len(rows)):
                 self._copies.append(
-                    self._copiers.submit(_copy, chunk, stream, copied, rows, values[copied], places)
+                    self._copiers.submit(
+                        _copy, chunk, stream, layers, rows[part], values[layers], places[part]
+                    )
                 )
 
     def _is_all(self, chunk: Chunk, rows: np.ndarray) -> bool:
@@ -119,6 +118,16 @@ class RowStore:
             return chunk
         place = np.arange(len(prompt)) - np.repeat(self._starts, self._max_rows)
         return chunk.where(torch.from_numpy(place < np.repeat(n_rows, self._max_rows)))
+
+
+def _pieces(values: torch.Tensor, n_rows: int) -> Iterator[tuple[slice, slice]]:
+    """Layers and rows of each copy: some layers whole, or of one layer that is larger some rows."""
+    row_bytes = values.shape[-1] * values.itemsize
+    n_layers = max(1, _COPY_BYTES // (row_bytes * n_rows))
+    n_rows_each = max(1, _COPY_BYTES // row_bytes)
+    for layer in range(0, len(values), n_layers):
+        for row in range(0, n_rows, n_rows_each):
+            yield slice(layer, layer + n_layers), slice(row, row + n_rows_each)
 
 
 def _narrowed(chunk: Chunk, first: int, n: int) -> Chunk:

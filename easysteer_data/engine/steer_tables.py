@@ -13,7 +13,7 @@ from torch import nn
 
 from easysteer_data.engine.steer_combine import MAX_ERASES, Action
 from easysteer_data.engine.steer_op import steer
-from easysteer_data.engine.taps import TapPoint
+from easysteer_data.engine.taps import SWITCH_WORDS, TapPoint
 from easysteer_data.errors import SettingsError
 
 _N_ROWS = 1024
@@ -38,7 +38,7 @@ class SteerTables:
         self.width = points[0].width
         n_layers = len(points)
         self._combos = torch.full((capacity,), -1, dtype=torch.int32, device=device)
-        self._switches = torch.zeros(n_layers, 1, dtype=torch.int32, device=device)
+        self._switches = torch.zeros(n_layers, SWITCH_WORDS, dtype=torch.int32, device=device)
         self._vectors = torch.zeros(_N_ROWS, self.width, dtype=torch.float32, device=device)
         self._adds = torch.full((n_layers, _N_COMBOS), -1, dtype=torch.int32, device=device)
         self._reads = torch.full((n_layers, _N_COMBOS, MAX_ERASES), -1, dtype=torch.int32, device=device)
@@ -57,7 +57,7 @@ class SteerTables:
         """Steer at these layers, with no combo yet."""
         self.switch_off()
         wanted = torch.tensor([[int(layer_id in layer_ids)] for layer_id in self.layer_ids])
-        self._switches.copy_(wanted)
+        self._switches[:, :1] = wanted.to(self._switches)
 
     def switch_off(self) -> None:
         """Make every op return at once, and forget all combos."""
@@ -117,7 +117,7 @@ class SteerTables:
 
     def _attach(self, place: int, point: TapPoint) -> None:
         tables = (self._adds[place], self._reads[place], self._writes[place])
-        switch, width = self._switches[place], self.width
+        switch, width = self._switches[place, :1], self.width
 
         def after(
             _module: nn.Module, _inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]

@@ -36,6 +36,9 @@ _SUMMING_BLOCKS = {
     "PhiMoEDecoderLayer",
     "StablelmDecoderLayer",
 }
+# A switch has 64 bytes to itself: a compiled graph copies an input whose address is not aligned as it was when
+# the graph was traced, and would read, and tell of, a copy.
+SWITCH_WORDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class TapGroup:
         rows: [n_layers, n_slots, width]; written by the taps during a forward pass, the layers that a capture
             asks for at the first places.
         peaks: float32 [n_layers, n_slots], largest absolute value of each of these rows.
-        switches: int32 [n_layers, 1], see `ops.tap`.
+        switches: int32 [n_layers, SWITCH_WORDS], of which the first word is a layer's switch, see `ops.tap`.
     """
 
     def __init__(
@@ -81,45 +84,43 @@ class TapGroup:
         self.layer_ids = tuple(point.layer_id for point in points)
         self.width = widths[0]
         self.layouts = {point.layer_id: dict(point.layout) for point in points if point.layout is not None}
-        self._places: list[int | None] = [None] * len(points)
         self._n_wanted = 0
         device = slot_map.device
         self.rows = torch.zeros(len(points), n_slots, self.width, dtype=dtype, device=device)
         self.peaks = torch.full((len(points), n_slots), torch.nan, device=device)
-        self.switches = torch.full((len(points), 1), -1, dtype=torch.int32, device=device)
-        for switch, point in zip(self.switches, points, strict=True):
+        self.switches = torch.full((len(points), SWITCH_WORDS), -1, dtype=torch.int32, device=device)
+        for switch, point in zip(self._each_switch(), points, strict=True):
             _attach(
                 point, partial(ops.tap, slot_map=slot_map, switch=switch, rows=self.rows, peaks=self.peaks)
             )
 
+    def _each_switch(self) -> list[torch.Tensor]:
+        return [words[:1] for words in self.switches]
+
     def switch_on(self, layer_ids: Sequence[int]) -> None:
         """Turn on these layers, in this order, and no others."""
         self._n_wanted = len(layer_ids)
-        wanted = {layer_id: place for place, layer_id in enumerate(layer_ids)}
-        self._places = [wanted.get(layer_id) for layer_id in self.layer_ids]
-        switches = torch.full((len(self.layer_ids), 1), -1, dtype=torch.int32)
+        switches = torch.full(self.switches.shape, -1, dtype=torch.int32)
         for place, layer_id in enumerate(layer_ids):
-            switches[self.layer_ids.index(layer_id)] = place
+            switches[self.layer_ids.index(layer_id), 0] = place
         self.switches.copy_(switches)
         self.peaks.fill_(torch.nan)
 
     def switch_off(self) -> None:
         """Make every tap of the stream return at once."""
         self.switches.fill_(-1)
-        ops.tapped.pop(self.rows.data_ptr(), None)
+        for switch in self._each_switch():
+            ops.tapped.pop(switch.data_ptr(), None)
 
-    def listen(self, when_tapped: Callable[[int], None]) -> None:
-        """Have a function called with a wanted layer's place when its rows of a step are written.
+    def listen(self, layer_ids: Sequence[int], when_tapped: Callable[[int], None]) -> None:
+        """Have a function called with the place of each of these layers when its rows of a step are written.
 
         On a GPU the write is then on its way, in the current stream. Replayed CUDA graphs call nothing.
         """
-
-        def tapped(layer: int) -> None:
-            place = self._places[layer]
-            if place is not None:
-                when_tapped(place)
-
-        ops.tapped[self.rows.data_ptr()] = tapped
+        switches = self._each_switch()
+        for place, layer_id in enumerate(layer_ids):
+            switch = switches[self.layer_ids.index(layer_id)]
+            ops.tapped[switch.data_ptr()] = partial(when_tapped, place)
 
     def rows_at(self, first: int, n: int) -> torch.Tensor:
         """Rows of n slots, [wanted layers, n, width], a view."""

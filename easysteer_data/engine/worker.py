@@ -29,8 +29,12 @@ class TapWorkerMixin:
         return result
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Run one step and take its rows."""
+        """Run one step's forward pass."""
         return self._kit.run_step(super().execute_model, scheduler_output)  # type: ignore[misc]
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Sample the step's tokens, then take its rows."""
+        return self._kit.run_sampling(super().sample_tokens, grammar_output)  # type: ignore[misc]
 
     def easysteer_facts(self) -> dict[str, Any]:
         """Say what is tapped here."""

@@ -15,16 +15,19 @@ from unittest.mock import patch
 def driver_phases() -> Iterator[dict[str, float]]:
     """Time the phases of the captures in the block; the dict is filled meanwhile.
 
-    "after the last step" counts from the engine's last output to the end of the session.
+    "after the last step" counts from the engine's last output to the end of the session; the same phases within
+    it are named "after: ...".
     """
     from vllm.v1.engine.llm_engine import LLMEngine
 
     from easysteer_data.engine.feed import Feed
+    from easysteer_data.engine.row_store import RowStore
     from easysteer_data.engine.session import CaptureSession
     from easysteer_data.engine.tapped import TappedEngine
     from easysteer_data.hidden_states import stream
 
     seconds: dict[str, float] = defaultdict(float)
+    after: dict[str, float] = defaultdict(float)
     last_step = 0.0
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,10 +38,13 @@ def driver_phases() -> Iterator[dict[str, float]]:
             result = function(*args, **kwargs)
             ended = time.perf_counter()
             seconds[name] += ended - begun
+            after[name] += ended - begun
             if name == "engine steps":
                 last_step = ended
+                after.clear()
             elif name == "session end":
                 seconds["after the last step"] += ended - last_step
+                seconds.update({f"after: {phase}": spent for phase, spent in after.items()})
             return result
 
         return run
@@ -53,6 +59,8 @@ def driver_phases() -> Iterator[dict[str, float]]:
             (CaptureSession, "fetch", "fetch"),
             (CaptureSession, "look", "look"),
             (stream._Part, "add", "add"),
+            (stream._Parts, "_wait_for_rows", "wait for rows"),
+            (RowStore, "finish", "wait for copies"),
             (stream._Part, "prove", "prove"),
             (stream, "capture_result", "result"),
             (CaptureSession, "__exit__", "session end"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from easysteer_data import SteeringSpec, VectorSpec, capture, generate
+from easysteer_data.engine.recorder import Recorder
 from easysteer_data.errors import UnsupportedEngineError
 from tests import oracle
 
@@ -37,6 +38,24 @@ def test_engines_of_every_kind_agree(
     result = capture(llm, PROMPTS, max_tokens=5, ignore_eos=True)
     for layer_id, expected in eager_rows.items():
         assert oracle.relative_difference(result.rows(layer_id), expected) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_compiled_engine_tells_of_each_layer_once_a_step(
+    engines: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that its rows are on their way while the next layers run."""
+    llm = engines.get(tiny_model, enforce_eager=False)
+    told: list[tuple[str, int]] = []
+    copy_layer = Recorder._copy_layer
+
+    def copy(self: Recorder, step: Any, blocks: Any, stream: Any, place: int) -> None:
+        told.append((stream, place))
+        copy_layer(self, step, blocks, stream, place)
+
+    monkeypatch.setattr(Recorder, "_copy_layer", copy)
+    capture(llm, PROMPTS[:1], layers=[0, 2])
+    assert told == [("hidden_states", 0), ("hidden_states", 1)]
 
 
 @pytest.mark.slow
