@@ -145,7 +145,7 @@ def _trial(plan: CapturePlan, lease: EngineLease) -> tuple[float, int]:
             started_s = time.monotonic()
             outputs = []
             for finished in feed.run(requests):
-                session.fetch()
+                session.look()
                 outputs += [output for _, output in finished]
             spent_s = time.monotonic() - started_s
             n_tokens = sum(len(o.prompt_token_ids) + len(o.outputs[0].token_ids) - 1 for o in outputs)

@@ -62,14 +62,14 @@ class ShardStream:
         sampling = Sampling(self._plan.settings.capture.max_tokens, {})
         feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
         with CaptureSession(self._engine, self._shapes, self._plan.selection.reduce) as session:
-            for step, finished in enumerate(feed.run(self._requests(numbers))):
+            for finished in feed.run(self._requests(numbers)):
                 after_step(finished)
                 completions = [(index, self._prover.accept(index, output)) for index, output in finished]
                 complete = collector.add_completions(completions)
-                # Rows that are on their way are waited for where a shard needs them, and now and then; sums,
-                # which take the device's memory, do not come otherwise.
-                due = step % session.steps_per_fetch == 0 or (session.reduce == "mean" and finished)
-                collector.add_rows(session.fetch() if complete or due else session.look())
+                # Rows that are on their way are waited for where a shard needs them; sums, which take the
+                # device's memory, do not come otherwise.
+                due = complete or (session.reduce == "mean" and finished)
+                collector.add_rows(session.fetch() if due else session.look())
                 for number in complete:
                     take(collector.let_go(number))
 

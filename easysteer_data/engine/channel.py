@@ -120,6 +120,11 @@ class Channel:
         """Whether a worker has an error to tell."""
         return self._failed()
 
+    @property
+    def keeps_back(self) -> bool:
+        """Whether a worker has rows that it hands over only when it is asked, or later."""
+        return any(mailbox.keeps_back for mailbox in self._mailboxes)
+
     def _failed(self) -> bool:
         return any(mailbox.has_failed for mailbox in self._mailboxes)
 

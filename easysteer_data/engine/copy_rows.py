@@ -32,17 +32,26 @@ def copy_rows(part: Layers, sources: np.ndarray, out: Layers, places: np.ndarray
     if not len(sources):
         return
     stacks = list(_stacks(part, out))
-    breaks = np.flatnonzero((np.diff(sources) != 1) | (np.diff(places) != 1)) + 1
-    if len(breaks) > len(sources) // _MEAN_RUN:
-        chosen = _as_slice(sources)
+    in_both = _runs((np.diff(sources) != 1) | (np.diff(places) != 1), len(sources))
+    if len(in_both) * _MEAN_RUN <= len(sources):
         for from_rows, to_rows in stacks:
-            to_rows[:, places] = from_rows[:, chosen]
+            for run in in_both:
+                source, place, n = int(sources[run.start]), int(places[run.start]), run.stop - run.start
+                to_rows[:, place : place + n] = from_rows[:, source : source + n]
         return
-    bounds = [0, *breaks.tolist(), len(sources)]
-    runs = [(int(sources[i]), int(places[i]), stop - i) for i, stop in pairwise(bounds)]
+    # A range of the source is a view: it is copied once, not twice.
+    in_source = _runs(np.diff(sources) != 1, len(sources))
+    if len(in_source) * _MEAN_RUN > len(sources):
+        in_source = [slice(0, len(sources))]
     for from_rows, to_rows in stacks:
-        for first, place, n in runs:
-            to_rows[:, place : place + n] = from_rows[:, first : first + n]
+        for run in in_source:
+            to_rows[:, places[run]] = from_rows[:, _as_slice(sources[run])]
+
+
+def _runs(breaks: np.ndarray, n: int) -> list[slice]:
+    """Ranges between the breaks: bool [n - 1], whether one lies behind each place."""
+    bounds = [0, *(np.flatnonzero(breaks) + 1).tolist(), n]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
 
 
 def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
@@ -77,7 +86,7 @@ def _n_even(layers: Sequence[torch.Tensor]) -> int:
 
 
 def _step(layers: Sequence[torch.Tensor]) -> int:
-    return layers[1].storage_offset() - layers[0].storage_offset() if len(layers) > 1 else 0
+    return int(layers[1].storage_offset() - layers[0].storage_offset()) if len(layers) > 1 else 0
 
 
 def _stacked(layers: Sequence[torch.Tensor]) -> torch.Tensor:

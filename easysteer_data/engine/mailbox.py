@@ -21,7 +21,7 @@ from easysteer_data.errors import EngineError
 N_BOXES = 64
 _ENTRY = 4  # box, bytes, rows, whether rows have values
 _HEADER_BYTES = 4096
-_PUBLISHED, _COMPLETED, _FAILED, _CLOSED = range(0, 4 * 8, 8)  # each in a cache line of its own
+_PUBLISHED, _COMPLETED, _FAILED, _CLOSED, _KEPT = range(0, 5 * 8, 8)  # each in a cache line of its own
 _TABLE, _USED = 64, 64 + N_BOXES * _ENTRY  # blocks by number, and one word a box: 1 = in use
 _POLL_S = 0.0001
 
@@ -96,6 +96,11 @@ class Mailbox:
         """Whether the writer has an error to tell."""
         return bool(self._words[_FAILED])
 
+    @property
+    def keeps_back(self) -> bool:
+        """Whether the writer has rows that it has not announced."""
+        return bool(self._words[_KEPT])
+
     def box(self, number: int, n_bytes: int) -> torch.Tensor:
         """The first bytes of a box, uint8 [n_bytes].
 
@@ -148,6 +153,10 @@ class Mailbox:
         number = self.n_published
         self._table[number % N_BOXES] = (box, n_bytes, n_rows, has_values)
         self._words[_PUBLISHED] = number + 1
+
+    def keep_back(self, kept: bool) -> None:
+        """The writer's: say whether it has rows that it has not announced."""
+        self._words[_KEPT] = kept
 
     def fail(self) -> None:
         """The writer's: tell the reader that there is an error to ask for."""

@@ -144,6 +144,10 @@ class Outlet:
             block = self._open(part, self._opened.take_box(), has_values=has_values)
             self._publish(block, rows.at(part), tuple(self._shape.streams) if has_values else ())
 
+    def keep_back(self, kept: bool) -> None:
+        """Tell the driver whether there are rows that it gets only if it asks, or later."""
+        self._opened.keep_back(kept)
+
     def fail(self) -> None:
         """Tell the driver to ask for an error."""
         if self._mailbox is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from easysteer_data.engine.batch import RowBatch
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.geometry import StepGeometry
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.outlet import OpenBlock, Outlet, StepRows
 from easysteer_data.engine.ranks import part_of_rank
-from easysteer_data.engine.requests import RunningRequests, WantedRows
+from easysteer_data.engine.requests import RunningRequests
 from easysteer_data.engine.slots import StepSlots
 from easysteer_data.engine.spool import put
 from easysteer_data.engine.sums import RunningSums
@@ -30,21 +30,9 @@ from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The step in flight.
-
-    Attributes:
-        wanted: its wanted rows.
-        first_slot: their first slot.
-        blocks: where they will go, None where there is no room yet.
-        copied: streams and places of the layers whose values are on their way.
-    """
-
-    wanted: WantedRows
-    first_slot: int
-    blocks: tuple[OpenBlock, ...] | None
-    copied: set[tuple[Stream, int]] = field(default_factory=set)
+# Rows of small steps are kept until they fill a block, but for so many steps at most; a step is small if at least
+# _MIN_STEPS like it fit.
+_MAX_STEPS, _MIN_STEPS = 16, 4
 
 
 class Recorder:
@@ -68,9 +56,11 @@ class Recorder:
         self._order: StartOrder | None = None
         self._part: Mapping[Stream, StreamShape] = {}
         self._requests = RunningRequests()
-        self._step: _Step | None = None
+        self._step: RowBatch | None = None  # in flight
+        self._kept: RowBatch | None = None  # taken, not handed over yet
         self._sums = RunningSums()
         self._n_rows = 0
+        self._room = 0  # rows that may be kept
         self._error: str | None = None
 
     @property
@@ -94,6 +84,7 @@ class Recorder:
             order.block_prompts,
         )
         self._requests = RunningRequests(order.reduce == "last")
+        self._room = min(order.block_rows, self._slots.max_tokens)
         self._order = order
 
     def stop(self) -> None:
@@ -102,17 +93,18 @@ class Recorder:
             group.switch_off()
         self._slots.clear()
         self._lane.drain()
-        self._order, self._step, self._error, self._n_rows = None, None, None, 0
+        self._order, self._step, self._kept, self._error, self._n_rows = None, None, None, None, 0
         self._sums.take()
         self._requests = RunningRequests()
 
     def fetch(self, rank: int) -> dict[str, Any]:
-        """Hand over what does not go through the mailbox.
+        """Hand over the rows that were kept, and what does not go through the mailbox.
 
         Returns:
             {"sums": one or None, "error": text or None}; sums as an object, or as the path of a file where
             there is a spool.
         """
+        self._guard(self._hand_over_kept)
         sums = self._sums.take()
         spool = None if self._order is None else self._order.spool
         if sums is None or spool is None:
@@ -123,7 +115,7 @@ class Recorder:
 
     def begin_step(self, scheduler_output: Any) -> None:
         """Note the requests that start and end with this step."""
-        self._guard(lambda: self._requests.note(scheduler_output))
+        self._guard(lambda: self._begin(scheduler_output))
 
     def place_rows(self, geometry: Callable[[], StepGeometry]) -> None:
         """Give each wanted token of the step a slot, before the forward pass."""
@@ -150,23 +142,42 @@ class Recorder:
         if self._error is not None:
             self._outlet.fail()
 
+    def _begin(self, scheduler_output: Any) -> None:
+        if self._requests.note(scheduler_output):
+            self._hand_over_kept()
+
     def _place(self, geometry: StepGeometry) -> None:
         wanted = self._requests.wanted(geometry)
-        self._spend(len(wanted))
-        first_slot = self._slots.place(wanted.token, geometry.input_ids)
-        if len(wanted):
-            # Sums take the values from the buffers; there is nothing to copy before the step ends.
-            early = self._order is not None and self._order.reduce != "mean"
-            blocks = self._outlet.reserve(wanted.prompt) if early else None
-            self._step = _Step(wanted, first_slot, blocks)
+        n = len(wanted)
+        self._spend(n)
+        if not self._fits(n) or (n == 0 and wanted.ends):
+            self._hand_over_kept()
+        first_slot = self._slots.place(wanted.token, geometry.input_ids, beside=self._kept is not None)
+        if n:
+            blocks = self._outlet.reserve(wanted.prompt) if self._goes_early(n) else None
+            self._step = RowBatch(first_slot, (wanted,), blocks)
+
+    def _is_small(self, n_rows: int) -> bool:
+        return n_rows * _MIN_STEPS <= self._room
+
+    def _fits(self, n_rows: int) -> bool:
+        """Whether a step's rows fit beside those that are kept."""
+        kept = self._kept
+        if kept is None:
+            return True
+        return self._is_small(n_rows) and len(kept) + n_rows <= self._room and len(kept.steps) < _MAX_STEPS
+
+    def _goes_early(self, n_rows: int) -> bool:
+        """Whether a step's layers are copied while later ones run: not where only sums or many steps go out."""
+        return self._order is not None and self._order.reduce != "mean" and not self._is_small(n_rows)
 
     def _layer_done(self, stream: Stream, place: int) -> None:
         """Copy a layer's rows while the next layers run."""
         if self._step is not None and self._step.blocks is not None:
             self._guard(partial(self._copy_layer, self._step, self._step.blocks, stream, place))
 
-    def _copy_layer(self, step: _Step, blocks: tuple[OpenBlock, ...], stream: Stream, place: int) -> None:
-        values = self._groups[stream].rows_at(step.first_slot, len(step.wanted))[place]
+    def _copy_layer(self, step: RowBatch, blocks: tuple[OpenBlock, ...], stream: Stream, place: int) -> None:
+        values = self._groups[stream].rows_at(step.first_slot, len(step))[place]
         with self._lane.copying(self._slots.buffer_of(step.first_slot)):
             self._outlet.put_layer(blocks, stream, place, values)
         step.copied.add((stream, place))
@@ -180,27 +191,44 @@ class Recorder:
                 "select fewer rows, run fewer prompts, or raise the budget"
             )
 
-    def _take(self, step: _Step) -> None:
-        wanted, first, n_rows = step.wanted, step.first_slot, len(step.wanted)
+    def _take(self, step: RowBatch) -> None:
+        batch = step if self._kept is None else self._kept.followed_by(step)
+        reduced = self._order is not None and self._order.reduce == "mean"
+        if reduced or step.steps[-1].ends or not self._is_small(len(step)):
+            self._kept = None
+            self._hand_over(batch)
+        else:
+            self._kept = batch
+        self._outlet.keep_back(self._kept is not None)
+
+    def _hand_over_kept(self) -> None:
+        batch, self._kept = self._kept, None
+        if batch is not None:
+            self._hand_over(batch)
+            self._outlet.keep_back(False)
+
+    def _hand_over(self, batch: RowBatch) -> None:
+        first, n_rows = batch.first_slot, len(batch)
         rows = StepRows(
-            wanted.prompt,
-            wanted.position,
+            batch.prompt,
+            batch.position,
             self._slots.token_ids(first, n_rows),
             {stream: self._groups[stream].peaks_at(first, n_rows) for stream in self._part},
             {stream: self._groups[stream].rows_at(first, n_rows) for stream in self._part},
         )
+        generated = batch.generated
         if self._order is not None and self._order.reduce == "mean":
-            self._sum_prompt_rows(rows, wanted.generated)
+            self._sum_prompt_rows(rows, generated)
         with self._lane.copying(self._slots.buffer_of(first)):
-            if step.blocks is None:
-                self._put(rows, wanted.generated)
+            if batch.blocks is None:
+                self._put(rows, generated)
             else:
-                self._outlet.publish(step.blocks, rows, self._streams_left(step))
+                self._outlet.publish(batch.blocks, rows, self._streams_left(batch))
             # A row that a later step fails to write keeps this NaN and is refused by the proof.
             for peaks in rows.peaks.values():
                 peaks.fill_(torch.nan)
 
-    def _streams_left(self, step: _Step) -> list[Stream]:
+    def _streams_left(self, step: RowBatch) -> list[Stream]:
         """Streams of which not every layer was copied during the forward pass, as where graphs replay it."""
         return [
             stream

@@ -15,13 +15,22 @@ from easysteer_data.select import SelectSpec
 
 @dataclass(slots=True)
 class _Request:
-    """A request being recorded; `n_seen` positions were taken, so recomputed ones are not taken again."""
+    """A request being recorded; `n_seen` positions were taken, so recomputed ones are not taken again.
+
+    Of a completion of full length the model reads `n_positions`; it may end earlier.
+    """
 
     prompt: int
     prompt_token_ids: np.ndarray
     select: SelectSpec | None
     last_only: bool
+    n_positions: int
     n_seen: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the model has read all that it will."""
+        return self.n_seen >= self.n_positions
 
     def wanted(self, start: int, count: int) -> np.ndarray | range:
         """Positions of this step's tokens whose rows are wanted and not taken yet."""
@@ -31,9 +40,9 @@ class _Request:
         return positions[-1:] if self.last_only else positions
 
     @property
-    def takes_every_generated_row(self) -> bool:
-        """Whether every generated token's row is wanted, whatever the token."""
-        return not self.last_only and (self.select is None or self.select.whole_generation is True)
+    def whole_generation(self) -> bool | None:
+        """Whether the rows of all generated tokens are wanted, or of none, whatever the tokens; None if neither."""
+        return True if self.select is None else self.select.whole_generation
 
     def _selected(self, first: int, stop: int) -> np.ndarray | range:
         select, n_prompt = self.select, len(self.prompt_token_ids)
@@ -56,12 +65,14 @@ class WantedRows:
         position: int32 [n], absolute position of the row's token.
         token: int64 [n], the token's place in the flat batch.
         generated: bool [n], whether the token was generated.
+        ends: whether a tagged request of the step runs for the last time, as far as that is known beforehand.
     """
 
     prompt: np.ndarray
     position: np.ndarray
     token: np.ndarray
     generated: np.ndarray
+    ends: bool = False
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -69,16 +80,16 @@ class WantedRows:
 
 @dataclass(slots=True)
 class _SteadyBatch:
-    """A batch that generates one token a request, of requests whose generated rows are all wanted.
+    """A batch that generates one token a request, of requests whose generated rows are all wanted, or none is.
 
     Steps of the same batch differ only in `starts`, so that no request need be looked at.
     """
 
     req_ids: list[str]
     requests: list[_Request]
+    n_positions: np.ndarray
     prompt: np.ndarray
     token: np.ndarray
-    generated: np.ndarray
     starts: np.ndarray
 
     @classmethod
@@ -88,18 +99,17 @@ class _SteadyBatch:
             return None
         found = [requests.get(req_id) for req_id in geometry.req_ids]
         running = [request for request in found if request is not None]
-        if len(running) < len(found) or not all(r.takes_every_generated_row for r in running):
+        if len(running) < len(found) or any(r.whole_generation is None for r in running):
             return None
         if (geometry.starts < [len(request.prompt_token_ids) for request in running]).any():
             return None
         # A preempted request computes tokens again that it has seen already.
         if (geometry.starts + 1 != [request.n_seen for request in running]).any():
             return None
-        n = len(running)
         prompt = np.array([request.prompt for request in running], dtype=np.int32)
-        return cls(
-            list(geometry.req_ids), running, prompt, np.arange(n), np.ones(n, dtype=bool), geometry.starts
-        )
+        token = np.flatnonzero([request.whole_generation is True for request in running])
+        n_positions = np.array([request.n_positions for request in running])
+        return cls(list(geometry.req_ids), running, n_positions, prompt[token], token, geometry.starts)
 
     def wanted(self, geometry: StepGeometry) -> WantedRows | None:
         """The rows of a step; None where it is not one of this batch, or repeats a token."""
@@ -108,7 +118,9 @@ class _SteadyBatch:
         if (geometry.starts <= self.starts).any():
             return None
         self.starts = geometry.starts
-        return WantedRows(self.prompt, geometry.starts.astype(np.int32), self.token, self.generated)
+        position = geometry.starts[self.token].astype(np.int32)
+        ends = bool((geometry.starts + 1 >= self.n_positions).any())
+        return WantedRows(self.prompt, position, self.token, np.ones(len(position), dtype=bool), ends)
 
     def note_seen(self) -> None:
         """Tell the requests what was taken of them."""
@@ -125,17 +137,19 @@ class RunningRequests:
     _selects: dict[str, SelectSpec] = field(default_factory=dict)
     _steady: _SteadyBatch | None = None
 
-    def note(self, scheduler_output: Any) -> None:
-        """Note the requests that start and end with a step."""
-        for req_id in scheduler_output.finished_req_ids:
-            self._requests.pop(req_id, None)
+    def note(self, scheduler_output: Any) -> bool:
+        """Note the requests that start with a step or ended before it; return whether one did."""
+        ended = [self._requests.pop(req_id, None) for req_id in scheduler_output.finished_req_ids]
         for new in scheduler_output.scheduled_new_reqs:
             tag = RequestTag.of(new.sampling_params)
             # A preempted request of the V2 runner comes back as a new one: what was taken stays taken.
             if tag is not None and new.req_id not in self._requests:
                 select = self._select(tag.select)
                 tokens = np.asarray(new.prompt_token_ids, dtype=np.int64)
-                self._requests[new.req_id] = _Request(tag.prompt, tokens, select, self.last_only)
+                # The last token of a completion is never read.
+                n_positions = len(tokens) + new.sampling_params.max_tokens - 1
+                self._requests[new.req_id] = _Request(tag.prompt, tokens, select, self.last_only, n_positions)
+        return any(request is not None for request in ended)
 
     def _select(self, wire: Mapping[str, Any] | None) -> SelectSpec | None:
         """The spec of a wire form; one that many requests share is checked once."""
@@ -160,12 +174,14 @@ class RunningRequests:
     def _looked_up(self, geometry: StepGeometry) -> WantedRows:
         prompts, lengths, counts, shifts = [], [], [], []
         positions: list[int] = []
-        first_token = 0
+        first_token, ends = 0, False
         for req_id, start, count in zip(
             geometry.req_ids, geometry.starts.tolist(), geometry.counts.tolist(), strict=True
         ):
             request = self._requests.get(req_id)
-            if request is not None and len(wanted := request.wanted(start, count)):
+            if request is not None:
+                wanted = request.wanted(start, count)
+                ends = ends or request.has_ended
                 prompts.append(request.prompt)
                 lengths.append(len(request.prompt_token_ids))
                 counts.append(len(wanted))
@@ -178,5 +194,5 @@ class RunningRequests:
             for values in (prompts, lengths, shifts)
         )
         return WantedRows(
-            prompt.astype(np.int32), position.astype(np.int32), position + shift, position >= length
+            prompt.astype(np.int32), position.astype(np.int32), position + shift, position >= length, ends
         )

@@ -57,7 +57,7 @@ class RowStore:
         return bool((self._n_rows + n_missing >= self._max_rows).all())
 
     def add(self, chunk: Chunk) -> None:
-        """Take a chunk's rows of these prompts; rows of a prompt stand together and in order."""
+        """Take a chunk's rows of these prompts; rows of a prompt stand in order, not always together."""
         owner = chunk.prompt.numpy().astype(np.int64) - self._first
         rows = np.flatnonzero((owner >= 0) & (owner < len(self._max_rows)))
         if not len(rows):
@@ -68,12 +68,10 @@ class RowStore:
             return
         self._make_room()
         owner = owner[rows]
-        begins = np.flatnonzero(np.diff(owner, prepend=-1))
-        counts = np.diff(begins, append=len(owner))
-        rank = np.arange(len(owner)) - np.repeat(begins, counts) + self._n_rows[owner]
+        rank = _rank_in_each(owner) + self._n_rows[owner]
         # The engine may run a step past a prompt's end: nothing expects that row.
         kept = rank < self._max_rows[owner]
-        self._n_rows[owner[begins]] += counts
+        self._n_rows += np.bincount(owner, minlength=len(self._n_rows))
         rows, places = rows[kept], (self._starts[owner] + rank)[kept]
         for labels, given in zip(self._labels, (chunk.prompt, chunk.position, chunk.token_id), strict=True):
             labels[places] = given.numpy()[rows]
@@ -118,6 +116,17 @@ class RowStore:
             return chunk
         place = np.arange(len(prompt)) - np.repeat(self._starts, self._max_rows)
         return chunk.where(torch.from_numpy(place < np.repeat(n_rows, self._max_rows)))
+
+
+def _rank_in_each(owner: np.ndarray) -> np.ndarray:
+    """How many rows of the same owner stand before each row."""
+    order = np.argsort(owner, kind="stable")
+    grouped = owner[order]
+    begins = np.flatnonzero(np.diff(grouped, prepend=-1))
+    counts = np.diff(begins, append=len(grouped))
+    rank = np.empty(len(owner), dtype=np.int64)
+    rank[order] = np.arange(len(owner)) - np.repeat(begins, counts)
+    return rank
 
 
 def _pieces(values: torch.Tensor, n_rows: int) -> Iterator[tuple[slice, slice]]:

@@ -22,15 +22,13 @@ _MAILBOX_BYTES = {"cpu": 2**27, "cuda": 2**32}
 # A CPU's steps are long, and whoever looks takes a core from them.
 _IDLE_S = {"cpu": 0.01, "cuda": 0.001}
 
+_LOOKS_PER_FETCH = 16  # of a capture that is reduced to means, whose sums take the device's memory
+
 _busy: set[int] = set()
 
 
 class CaptureSession:
     """One capture on an engine: a context in which the engine's tagged requests are recorded.
-
-    Attributes:
-        steps_per_fetch: engine steps after which `fetch` is due, also while no prompt finishes: bounds how
-            long a worker runs on after an error of ours.
 
     Args:
         engine: the engine.
@@ -42,7 +40,6 @@ class CaptureSession:
         block_prompts: how many prompts' rows, counted from the first, are wanted together; see StartOrder.
     """
 
-    steps_per_fetch = 16
     in_place = ("cuda",)  # devices whose rows are left where they arrive; see `channel.py`
 
     def __init__(
@@ -66,6 +63,7 @@ class CaptureSession:
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._channel: Channel | None = None
+        self._n_looks = 0
 
     def __enter__(self) -> Self:
         if id(self._llm) in _busy:
@@ -146,21 +144,36 @@ class CaptureSession:
             EngineError: the recorder failed in a worker, or the budget of rows is used up.
         """
         channel = self._begun()
+        # Rows come through the mailboxes; the engine is asked for what does not, and to hand over what it kept.
+        asks = self.reduce == "mean" or channel.keeps_back
+        replies = self._ask() if asks else []
         chunks = channel.take()
-        # The rows come through the mailboxes; the engine is asked only for what does not.
-        if self.reduce != "mean" and not channel.has_failed:
-            return Recorded(chunks)
-        replies = self._llm.collective_rpc("easysteer_fetch")
-        for rank, reply in enumerate(replies):
-            if reply["error"] is not None:
-                raise EngineError(f"recording failed in worker {rank}: {reply['error']}")
+        if channel.has_failed:
+            replies = self._ask()
         sums = [None if reply["sums"] is None else self._load(reply["sums"]) for reply in replies]
         return Recorded(chunks, self._ranks.join_sums(sums))
 
+    def _ask(self) -> list[dict[str, Any]]:
+        replies: list[dict[str, Any]] = self._llm.collective_rpc("easysteer_fetch")
+        for rank, reply in enumerate(replies):
+            if reply["error"] is not None:
+                raise EngineError(f"recording failed in worker {rank}: {reply['error']}")
+        return replies
+
+    @property
+    def keeps_back(self) -> bool:
+        """Whether rows of steps that have run come only with `fetch`, or later."""
+        return self._begun().keeps_back
+
     def look(self) -> Recorded:
-        """Return the rows that are there already; waits for none, unless there is an error to fetch."""
+        """Return the rows that are there already; to be called after every step of the engine.
+
+        Waits for none, unless there is an error to raise, or sums are due.
+        """
         channel = self._begun()
-        return self.fetch() if channel.has_failed else Recorded(channel.whole())
+        self._n_looks += 1
+        due = self.reduce == "mean" and self._n_looks % _LOOKS_PER_FETCH == 0
+        return self.fetch() if channel.has_failed or due else Recorded(channel.whole())
 
     def _begun(self) -> Channel:
         if self._channel is None:

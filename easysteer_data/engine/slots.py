@@ -14,6 +14,7 @@ class StepSlots:
     Attributes:
         slot_map: int32 [max_tokens], each token's slot, -1 = not wanted.
         n_slots: slots in all; the buffers are filled in turn.
+        max_tokens: slots of a buffer.
 
     Args:
         max_tokens: tokens in one step at most.
@@ -23,7 +24,8 @@ class StepSlots:
 
     def __init__(self, max_tokens: int, device: torch.device, lane: Lane) -> None:
         self._lane = lane
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
+        self._n_used = 0  # of the buffer that is being filled
         self.n_slots = lane.n_buffers * max_tokens
         self.slot_map = torch.full((max_tokens,), -1, dtype=torch.int32, device=device)
         self._places = torch.empty(max_tokens, dtype=torch.int64, device=device)
@@ -33,20 +35,24 @@ class StepSlots:
         self._buffer = 0
         self._is_clear = True
 
-    def place(self, tokens: np.ndarray, input_ids: torch.Tensor) -> int:
+    def place(self, tokens: np.ndarray, input_ids: torch.Tensor, *, beside: bool = False) -> int:
         """Give the tokens slots in a row and return the first one.
 
         Args:
             tokens: int64 [n], places in the flat batch, ascending.
             input_ids: [>= n_tokens] on the device, the tokens that the model reads.
+            beside: use the slots behind those given last, which are still needed; else the next buffer.
         """
         n = len(tokens)
         if n == 0:
             self.clear()
             return 0
-        self._buffer = (self._buffer + 1) % self._lane.n_buffers
-        self._lane.before_step(self._buffer)
-        first = self._buffer * self._max_tokens
+        if not beside:
+            self._buffer = (self._buffer + 1) % self._lane.n_buffers
+            self._lane.before_step(self._buffer)
+            self._n_used = 0
+        first = self._buffer * self.max_tokens + self._n_used
+        self._n_used += n
         n_changed = 1 + int(max(tokens[-1], self._placed[-1] if len(self._placed) else 0))
         self._slots[self._placed] = -1
         self._slots[tokens] = np.arange(first, first + n, dtype=np.int32)
@@ -64,7 +70,7 @@ class StepSlots:
 
     def buffer_of(self, first: int) -> int:
         """The buffer that a first slot belongs to."""
-        return first // self._max_tokens
+        return first // self.max_tokens
 
     def token_ids(self, first: int, n: int) -> torch.Tensor:
         """int32 [n] on the device, the tokens that were given these slots."""

@@ -102,10 +102,9 @@ def capture(
 def _run(feed: Feed, requests: Sequence[Request], session: CaptureSession) -> tuple[dict[int, Any], Recorded]:
     finished: dict[int, Any] = {}
     parts: list[Recorded] = []
-    for step, outputs in enumerate(feed.run(requests), start=1):
+    for outputs in feed.run(requests):
         finished.update(outputs)
-        if step % session.steps_per_fetch == 0:
-            parts.append(session.fetch())
+        parts.append(session.look())
     parts.append(session.fetch())
     chunks = [chunk for part in parts for chunk in part.chunks]
     return finished, Recorded(chunks, [sums for part in parts for sums in part.sums])

@@ -203,6 +203,8 @@ class _Parts:
         """Take rows in until the part has all of its own; wait for no later step if that can be helped."""
         deadline = time.monotonic() + _PATIENCE_S
         while (whole := part.has_all_rows()) is False and time.monotonic() < deadline:
+            if self._session.keeps_back:
+                break
             time.sleep(_POLL_S)
             self._add(self._session.look())
         if not whole:

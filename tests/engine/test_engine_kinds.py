@@ -54,7 +54,7 @@ def test_a_compiled_engine_tells_of_each_layer_once_a_step(
         copy_layer(self, step, blocks, stream, place)
 
     monkeypatch.setattr(Recorder, "_copy_layer", copy)
-    capture(llm, PROMPTS[:1], layers=[0, 2])
+    capture(llm, [{"prompt_token_ids": list(range(10, 110))}], layers=[0, 2])
     assert told == [("hidden_states", 0), ("hidden_states", 1)]
 
 

@@ -168,7 +168,9 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
             tags = [RequestTag(i, None).to_extra_args() for i in range(2)]
             requests = [
                 SimpleNamespace(
-                    req_id=str(i), sampling_params=SimpleNamespace(extra_args=tag), prompt_token_ids=[5] * 4
+                    req_id=str(i),
+                    sampling_params=SimpleNamespace(extra_args=tag, max_tokens=4),
+                    prompt_token_ids=[5] * 4,
                 )
                 for i, tag in enumerate(tags)
             ]
@@ -219,7 +221,7 @@ def test_a_stage_that_fails_is_named_while_the_other_runs_on() -> None:
     with Channel(mailboxes, ranks, blocks, lambda: None, in_place=False) as channel:
         for rank, worker in enumerate(workers):
             worker.recorder.start(order, rank)
-            params = SimpleNamespace(extra_args=RequestTag(0, None).to_extra_args())
+            params = SimpleNamespace(extra_args=RequestTag(0, None).to_extra_args(), max_tokens=1)
             request = SimpleNamespace(req_id="0", sampling_params=params, prompt_token_ids=[5])
             worker.recorder.begin_step(SimpleNamespace(finished_req_ids=[], scheduled_new_reqs=[request]))
         geometry = StepGeometry(["0"], np.array([0]), np.array([1]), torch.full((64,), 5, dtype=torch.int32))

@@ -26,7 +26,7 @@ SELECTS = [
 
 def new_request(req_id: str, prompt: int, n_prompt: int, select: Any) -> Any:
     wire = None if select is None else SelectSpec(**select).to_wire()
-    params = SimpleNamespace(extra_args=RequestTag(prompt, wire).to_extra_args())
+    params = SimpleNamespace(extra_args=RequestTag(prompt, wire).to_extra_args(), max_tokens=7)
     return SimpleNamespace(req_id=req_id, sampling_params=params, prompt_token_ids=[3] * n_prompt)
 
 
@@ -47,6 +47,7 @@ def test_any_schedule_gives_each_wanted_row_once(
     stops = {i: n + 6 for i, n in enumerate(lengths)}
     got: dict[int, list[int]] = {i: [] for i in starts}
     noted: set[int] = set()
+    seen = dict.fromkeys(starts, 0)
     finished: list[str] = []
     while starts:
         chosen = [i for i in starts if i in noted or rng.random() < 0.5]
@@ -68,6 +69,9 @@ def test_any_schedule_gives_each_wanted_row_once(
                 torch.empty(0),
             )
         )
+        for i, begin, n in zip(chosen, begins, counts, strict=True):
+            seen[i] = max(seen.get(i, 0), begin + n)
+        assert wanted.ends == any(seen[i] >= stops[i] for i in chosen if i >= 0)
         owner = np.repeat(np.array(chosen, dtype=np.int64), counts)
         ranges = [np.arange(b, b + n) for b, n in zip(begins, counts, strict=True)]
         position = np.concatenate([np.empty(0, dtype=np.int64), *ranges])
