@@ -42,7 +42,7 @@ class RowBatch:
 
     @property
     def generated(self) -> np.ndarray:
-        """bool [n], whether the token was generated."""
+        """Whether each row's token was generated, bool [n]."""
         return np.concatenate([step.generated for step in self.steps])
 
     def followed_by(self, later: RowBatch) -> RowBatch:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import torch
 
 from easysteer_data.engine.block import BlockShape
+from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.mailbox import N_BOXES, Block, Mailbox
 from easysteer_data.engine.ranks import Ranks
 from easysteer_data.engine.spool import make_spool, remove_spool
@@ -36,6 +37,7 @@ class Mailboxes:
         folder: where they lie.
         n_asked: bytes of the boxes of each, as asked for.
         n_bytes: as there is room.
+        rows: memory for rows in order, as much of which may lie unused between captures as boxes have.
     """
 
     def __init__(self, n_ranks: int, n_bytes: int) -> None:
@@ -47,6 +49,7 @@ class Mailboxes:
         self.of_rank = [
             Mailbox(self.folder / mailbox_name(rank), self.n_bytes, create=True) for rank in range(n_ranks)
         ]
+        self.rows = HostMemory(self.n_bytes)
         self.remove = weakref.finalize(self, remove_spool, self.folder)
 
 

@@ -1,4 +1,4 @@
-"""Copies rows of many layers by index from one place to another: by runs where they are long, else row by row.
+"""Copies rows of many layers from one place to another: by runs where they are long, else row by row.
 
 By numpy, which lets other threads run meanwhile, and with one call for all layers that lie evenly in memory:
 a thread that comes back from each layer would have to wait for the interpreter each time.
@@ -63,7 +63,7 @@ def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
 
 
 def _stacks(part: Layers, out: Layers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The same memory for numpy, which has no bfloat16: [layers, n, words] of layers that lie evenly in both."""
+    """The same memory as numpy arrays [layers, n, words], for the layers that lie evenly in both."""
     sources, targets = list(part), list(out)
     while sources:
         n = min(_n_even(sources), _n_even(targets))

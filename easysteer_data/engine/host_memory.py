@@ -19,9 +19,13 @@ class HostMemory:
     """Gives out CPU tensors; the memory of large ones comes back when their last view is gone.
 
     What is not in use goes with this object.
+
+    Args:
+        max_idle_bytes: what may lie here unused; more is given back to the system.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_idle_bytes: int) -> None:
+        self._max_idle_bytes = max_idle_bytes
         self._free: list[mmap.mmap] = []
         # Memory comes back wherever its last view goes, also in a garbage collection while the lock is held.
         self._returned: deque[mmap.mmap] = deque()
@@ -35,8 +39,13 @@ class HostMemory:
         memory = self._take(n_bytes)
         # The tensor and its views hold this array, and it the memory.
         array = np.frombuffer(memory, np.uint8, n_bytes)
-        weakref.finalize(array, self._returned.append, memory).atexit = False
+        weakref.finalize(array, self._come_back, memory).atexit = False
         return torch.from_numpy(array).view(dtype).view(shape)
+
+    def _come_back(self, memory: mmap.mmap) -> None:
+        idle = sum(len(m) for m in [*self._free, *self._returned])
+        if idle + len(memory) <= self._max_idle_bytes:
+            self._returned.append(memory)
 
     def _take(self, n_bytes: int) -> mmap.mmap:
         with self._lock:

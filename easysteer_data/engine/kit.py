@@ -82,7 +82,7 @@ class TapKit:
         return output
 
     def run_sampling(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> Any:
-        """Sample a step's tokens, then take its rows: a GPU copies the tokens out first, which vLLM waits for."""
+        """Sample a step's tokens, then take its rows: vLLM waits for the tokens, so they go out first."""
         output = sample_tokens(grammar_output)
         self.recorder.end_step()
         return output

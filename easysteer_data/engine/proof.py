@@ -34,11 +34,6 @@ class Recorded:
     chunks: Sequence[Chunk]
     sums: Sequence[Sums] = ()
 
-    def prompts(self) -> np.ndarray:
-        """Indices of the prompts that have rows in it, each once."""
-        found = [chunk.prompt.numpy() for chunk in self.chunks] + [part.prompt.numpy() for part in self.sums]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int32)
-
 
 @dataclass(frozen=True, slots=True)
 class FinishedPrompt:
@@ -253,7 +248,7 @@ def _gathered(
     in_order = len(parts) == 1 and np.array_equal(chosen, np.arange(n_rows[0]))
     if in_order and all(layer.is_contiguous() for layer in parts[0]):
         return parts[0]
-    out = HostMemory().empty((len(shape.layer_ids), len(chosen), shape.width), DTYPES[shape.dtype])
+    out = HostMemory(0).empty((len(shape.layer_ids), len(chosen), shape.width), DTYPES[shape.dtype])
     stops = np.cumsum(n_rows)
     owner = np.searchsorted(stops, chosen, side="right")
     for number in np.unique(owner):

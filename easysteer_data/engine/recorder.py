@@ -29,9 +29,8 @@ from easysteer_data.engine.wire import StartOrder, StreamShape
 from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
-
-# Rows of small steps are kept until they fill a block, but for so many steps at most; a step is small if at least
-# _MIN_STEPS like it fit.
+# Rows of small steps are kept until they fill a block, but for so many steps at most. A step is small if at
+# least _MIN_STEPS like it fit.
 _MAX_STEPS, _MIN_STEPS = 16, 4
 
 
@@ -168,7 +167,7 @@ class Recorder:
         return self._is_small(n_rows) and len(kept) + n_rows <= self._room and len(kept.steps) < _MAX_STEPS
 
     def _goes_early(self, n_rows: int) -> bool:
-        """Whether a step's layers are copied while later ones run: not where only sums or many steps go out."""
+        """Whether a step's layers are copied while later ones run: not where they are summed, or kept."""
         return self._order is not None and self._order.reduce != "mean" and not self._is_small(n_rows)
 
     def _layer_done(self, stream: Stream, place: int) -> None:

@@ -41,7 +41,7 @@ class _Request:
 
     @property
     def whole_generation(self) -> bool | None:
-        """Whether the rows of all generated tokens are wanted, or of none, whatever the tokens; None if neither."""
+        """Whether every generated token's row is wanted, or none is, whatever the token; None if neither."""
         return True if self.select is None else self.select.whole_generation
 
     def _selected(self, first: int, stop: int) -> np.ndarray | range:
@@ -80,7 +80,7 @@ class WantedRows:
 
 @dataclass(slots=True)
 class _SteadyBatch:
-    """A batch that generates one token a request, of requests whose generated rows are all wanted, or none is.
+    """A batch that generates one token a request, of requests of which every generated row is wanted or none.
 
     Steps of the same batch differ only in `starts`, so that no request need be looked at.
     """

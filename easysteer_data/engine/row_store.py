@@ -56,18 +56,19 @@ class RowStore:
         """Whether all rows of each prompt have come but so many of the most that it can give."""
         return bool((self._n_rows + n_missing >= self._max_rows).all())
 
-    def add(self, chunk: Chunk) -> None:
-        """Take a chunk's rows of these prompts; rows of a prompt stand in order, not always together."""
-        owner = chunk.prompt.numpy().astype(np.int64) - self._first
-        rows = np.flatnonzero((owner >= 0) & (owner < len(self._max_rows)))
-        if not len(rows):
-            return
+    def add(self, chunk: Chunk, rows: np.ndarray) -> None:
+        """Take rows of these prompts.
+
+        Args:
+            chunk: in which a prompt's rows stand in order, not always together.
+            rows: int64 [n > 0], ascending, those of these prompts.
+        """
         if not self._n_rows.any() and self._is_all(chunk, rows):
             self._whole = _narrowed(chunk, int(rows[0]), len(rows))
-            self._n_rows = self._max_rows
+            self._n_rows = self._max_rows.copy()
             return
         self._make_room()
-        owner = owner[rows]
+        owner = chunk.prompt.numpy()[rows].astype(np.int64) - self._first
         rank = _rank_in_each(owner) + self._n_rows[owner]
         # The engine may run a step past a prompt's end: nothing expects that row.
         kept = rank < self._max_rows[owner]

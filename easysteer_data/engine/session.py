@@ -10,6 +10,7 @@ from typing import Any, Self, get_args
 
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.channel import Channel, Mailboxes, mailboxes_of
+from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import Recorded
 from easysteer_data.engine.spool import take
 from easysteer_data.engine.tapped import TappedEngine
@@ -71,6 +72,7 @@ class CaptureSession:
         _busy.add(id(self._llm))
         try:
             mailboxes = mailboxes_of(self._llm, len(self._ranks.facts), self._mailbox_bytes)
+            self._mailboxes = mailboxes
             order = self._order(mailboxes)
             shapes = [BlockShape.of(part) for part in self._ranks.parts(order)]
             order = replace(order, block_rows=self._block_rows(mailboxes, shapes))
@@ -144,7 +146,7 @@ class CaptureSession:
             EngineError: the recorder failed in a worker, or the budget of rows is used up.
         """
         channel = self._begun()
-        # Rows come through the mailboxes; the engine is asked for what does not, and to hand over what it kept.
+        # Rows come through the mailboxes; the engine is asked for what does not, and for what it kept.
         asks = self.reduce == "mean" or channel.keeps_back
         replies = self._ask() if asks else []
         chunks = channel.take()
@@ -159,6 +161,11 @@ class CaptureSession:
             if reply["error"] is not None:
                 raise EngineError(f"recording failed in worker {rank}: {reply['error']}")
         return replies
+
+    @property
+    def memory(self) -> HostMemory:
+        """Memory for rows in order; what comes back serves the engine's later captures."""
+        return self._mailboxes.rows
 
     @property
     def keeps_back(self) -> bool:

@@ -36,8 +36,8 @@ _SUMMING_BLOCKS = {
     "PhiMoEDecoderLayer",
     "StablelmDecoderLayer",
 }
-# A switch has 64 bytes to itself: a compiled graph copies an input whose address is not aligned as it was when
-# the graph was traced, and would read, and tell of, a copy.
+# A switch has 64 bytes to itself: a compiled graph copies an input whose address is not aligned as it was
+# when the graph was traced, and would read, and tell of, a copy.
 SWITCH_WORDS = 16
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 from easysteer_data.bos import BosPolicy
 from easysteer_data.cores import helper_threads
 from easysteer_data.engine.feed import Feed, Request, Sampling
-from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.session import CaptureSession
@@ -50,14 +50,16 @@ class _Part:
         self._chunks: list[Chunk] = []
         self._sums: list[Sums] = []
 
-    def add(self, recorded: Recorded) -> None:
-        """Take rows in, those of other parts among them."""
-        self._sums += recorded.sums
+    def add(self, chunk: Chunk, rows: np.ndarray) -> None:
+        """Take in the rows of a chunk that are this part's: int64 [n], ascending."""
         if self._store is None:
-            self._chunks += recorded.chunks
-            return
-        for chunk in recorded.chunks:
-            self._store.add(chunk)
+            self._chunks.append(chunk)
+        else:
+            self._store.add(chunk, rows)
+
+    def add_sums(self, sums: Sums) -> None:
+        """Take in sums, those of other parts among them."""
+        self._sums.append(sums)
 
     @property
     def is_finished(self) -> bool:
@@ -144,13 +146,16 @@ def capture_stream(
             engine, shapes, reduce, buffer_bytes=buffer_bytes, block_prompts=batch_prompts
         ) as session,
     ):
-        memory = HostMemory()
 
         def open_part(first: int) -> _Part:
             prompts = range(first, min(first + batch_prompts, len(given)))
             counts = [_max_rows(given[i], spec, max_tokens) for i in prompts] if reduce is None else [None]
             known = [count for count in counts if count is not None]
-            store = RowStore(first, known, shapes, copiers, memory) if len(known) == len(prompts) else None
+            store = (
+                RowStore(first, known, shapes, copiers, session.memory)
+                if len(known) == len(prompts)
+                else None
+            )
             return _Part(prompts, spec, store, max_tokens)
 
         parts = _Parts(session, batch_prompts, open_part)
@@ -211,10 +216,23 @@ class _Parts:
             self._add(self._session.fetch())
 
     def _add(self, recorded: Recorded) -> None:
-        owners = {int(p) // self._batch_prompts * self._batch_prompts for p in recorded.prompts()}
-        for start in sorted(owners):
-            if start >= self._first:  # the engine may run a step past the end of a finished prompt
-                self._part_of(start).add(recorded)
+        for chunk in recorded.chunks:
+            for part, rows in self._rows_of_parts(chunk.prompt.numpy()):
+                part.add(chunk, rows)
+        for sums in recorded.sums:
+            for part, _ in self._rows_of_parts(sums.prompt.numpy()):
+                part.add_sums(sums)
+
+    def _rows_of_parts(self, prompts: np.ndarray) -> Iterator[tuple[_Part, np.ndarray]]:
+        """The parts that rows of these prompts [n] belong to, each with the places of its rows."""
+        number = prompts // self._batch_prompts
+        order = np.argsort(number, kind="stable")
+        begins = np.flatnonzero(np.diff(number[order], prepend=-1))
+        for rows in np.split(order, begins[1:]) if len(order) else ():
+            first_prompt = int(prompts[rows[0]])
+            # The engine may run a step past the end of a finished prompt, whose part has gone.
+            if first_prompt >= self._first:
+                yield self._part_of(first_prompt), rows
 
     def _part_of(self, prompt: int) -> _Part:
         start = prompt // self._batch_prompts * self._batch_prompts

@@ -119,7 +119,7 @@ class Bench:
             layers=layers,
             select=select,
             # Where a part of all layers fits a box, it is handed over where it arrived.
-            batch_prompts=64 if new or select else 16 if n_layers <= 4 else 2,
+            batch_prompts=64 if new or select else {1: 16, 4: 4}.get(n_layers, 2),
             buffer_bytes=load.buffer_bytes,
             **SAMPLING,
         ):

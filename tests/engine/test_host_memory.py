@@ -12,7 +12,7 @@ SHAPE = (8, 1024, 5000)  # 78 MiB of bfloat16
 
 
 def test_memory_comes_back_when_the_last_view_is_gone() -> None:
-    memory = HostMemory()
+    memory = HostMemory(2**30)
     first = memory.empty(SHAPE, torch.bfloat16)
     address = first.data_ptr()
     first.fill_(1)
@@ -31,10 +31,23 @@ def test_memory_comes_back_when_the_last_view_is_gone() -> None:
 
 
 def test_tensors_are_contiguous_writable_and_outlive_their_source() -> None:
-    large = HostMemory().empty(SHAPE, torch.float32)
+    large = HostMemory(0).empty(SHAPE, torch.float32)
     large.fill_(3)
     gc.collect()
     assert large.shape == SHAPE
     assert large.is_contiguous()
     assert (large == 3).all()
-    assert HostMemory().empty((2, 3), torch.float16).shape == (2, 3)
+    assert HostMemory(0).empty((2, 3), torch.float16).shape == (2, 3)
+
+
+def test_no_more_than_was_agreed_lies_unused() -> None:
+    memory = HostMemory(100 * 2**20)
+    tensors = [memory.empty(SHAPE, torch.bfloat16) for _ in range(3)]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    while tensors:
+        tensors.pop(0)
+    gc.collect()
+    first, second = memory.empty(SHAPE, torch.bfloat16), memory.empty(SHAPE, torch.bfloat16)
+    assert first.data_ptr() == addresses[0]
+    assert second.data_ptr() != first.data_ptr()
+    assert len(memory._free) + len(memory._returned) == 0

@@ -31,6 +31,14 @@ def chunk(prompts: list[int], positions: list[int]) -> Chunk:
     )
 
 
+def add(store: RowStore, one: Chunk, first: int, n_prompts: int) -> None:
+    """The chunk's rows of the store's prompts."""
+    owner = one.prompt.numpy() - first
+    rows = np.flatnonzero((owner >= 0) & (owner < n_prompts))
+    if len(rows):
+        store.add(one, rows)
+
+
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     spare=st.lists(st.integers(0, 2), min_size=6, max_size=6),
@@ -41,19 +49,24 @@ def test_any_batching_gives_the_rows_in_order(lengths: list[int], spare: list[in
     rng = np.random.default_rng(seed)
     first = 3
     chunks, done = [], [0] * len(lengths)
+    prompts, positions = [], []
     while any(d < n for d, n in zip(done, lengths, strict=True)):
-        prompts, positions = [100], [0]  # a prompt of another part in every step
+        prompts.append(100)  # a prompt of another part in every step
+        positions.append(0)
         for i in rng.permutation(len(lengths)).tolist():
             n = min(int(rng.integers(0, 5)), lengths[i] - done[i])
             prompts += [first + i] * n
             positions += range(done[i], done[i] + n)
             done[i] += n
-        chunks.append(chunk(prompts, positions))
+        if rng.random() < 0.5:  # else the next step's rows follow in the same chunk
+            chunks.append(chunk(prompts, positions))
+            prompts, positions = [], []
+    chunks.append(chunk(prompts, positions))
     max_rows = [n + s for n, s in zip(lengths, spare, strict=False)]
     with ThreadPoolExecutor(2) as copiers:
-        store = RowStore(first, max_rows, SHAPES, copiers, HostMemory())
+        store = RowStore(first, max_rows, SHAPES, copiers, HostMemory(0))
         for one in chunks:
-            store.add(one)
+            add(store, one, first, len(lengths))
         rows = store.finish()
     expected = chunk(
         [first + i for i, n in enumerate(lengths) for _ in range(n)], [p for n in lengths for p in range(n)]
@@ -67,9 +80,9 @@ def test_any_batching_gives_the_rows_in_order(lengths: list[int], spare: list[in
 
 def test_rows_that_the_engine_ran_past_a_prompts_end_are_left_out() -> None:
     with ThreadPoolExecutor(1) as copiers:
-        store = RowStore(0, [2, 2], SHAPES, copiers, HostMemory())
-        store.add(chunk([0, 0, 0, 1], [0, 1, 2, 0]))
-        store.add(chunk([1, 1], [1, 2]))
+        store = RowStore(0, [2, 2], SHAPES, copiers, HostMemory(0))
+        add(store, chunk([0, 0, 0, 1], [0, 1, 2, 0]), 0, 2)
+        add(store, chunk([1, 1], [1, 2]), 0, 2)
         rows = store.finish()
     assert rows.prompt.tolist() == [0, 0, 1, 1]
     assert rows.position.tolist() == [0, 1, 0, 1]
@@ -98,14 +111,14 @@ def test_rows_are_copied_by_index_in_long_and_short_runs(n: int, dtype: torch.dt
 def test_rows_that_came_all_at_once_are_not_copied() -> None:
     whole = chunk([8, 3, 3, 4, 5, 5], [0, 0, 1, 0, 0, 1])
     with ThreadPoolExecutor(1) as copiers:
-        store = RowStore(3, [2, 1, 2], SHAPES, copiers, HostMemory())
-        store.add(whole)
+        store = RowStore(3, [2, 1, 2], SHAPES, copiers, HostMemory(0))
+        add(store, whole, 3, 3)
         rows = store.finish()
         values = rows.values["hidden_states"]
         for layer, given in zip(values, whole.values["hidden_states"], strict=True):
             assert torch.equal(layer, given[1:])
             assert layer.data_ptr() == given[1].data_ptr()
         assert rows.prompt.tolist() == [3, 3, 4, 5, 5]
-        out_of_order = RowStore(3, [2, 1, 2], SHAPES, copiers, HostMemory())
-        out_of_order.add(chunk([4, 3, 3, 5, 5], [0, 0, 1, 0, 1]))
+        out_of_order = RowStore(3, [2, 1, 2], SHAPES, copiers, HostMemory(0))
+        add(out_of_order, chunk([4, 3, 3, 5, 5], [0, 0, 1, 0, 1]), 3, 3)
         assert out_of_order.finish().prompt.tolist() == [3, 3, 4, 5, 5]
