@@ -193,7 +193,10 @@ class Recorder:
     def _take(self, step: RowBatch) -> None:
         batch = step if self._kept is None else self._kept.followed_by(step)
         reduced = self._order is not None and self._order.reduce == "mean"
-        if reduced or step.steps[-1].ends or not self._is_small(len(step)):
+        goes = reduced or step.steps[-1].ends or not self._is_small(len(step))
+        # What the next step would not fit beside goes now, while the engine waits for the device.
+        full = len(batch) + len(step) > self._room or len(batch.steps) == _MAX_STEPS
+        if goes or full:
             self._kept = None
             self._hand_over(batch)
         else:

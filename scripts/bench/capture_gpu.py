@@ -24,9 +24,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from peers import PEERS, open_peer
 from shard_cases import shard_case, write_inputs
 from turns import Case, as_table, measure
@@ -58,6 +60,7 @@ class Load:
     n_new: int
     buffer_bytes: int
 
+    @cache  # noqa: B019
     def prompts(self, n_tokens: int) -> list[dict[str, list[int]]]:
         """Random prompts of equal length."""
         rng = random.Random(0)  # noqa: S311
@@ -75,6 +78,33 @@ class Load:
         """N layers, evenly."""
         return [self.n_layers * (i + 1) // n - 1 for i in range(n)]
 
+    def generate(self, llm: Any, *, new: bool) -> None:
+        """Plain generation: of one token each, or of many behind shorter prompts."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(max_tokens=self.n_new if new else 1, temperature=0, **SAMPLING)
+        llm.generate(self.prompts(self.n_short if new else self.n_tokens), sampling, use_tqdm=False)
+
+    def capture(self, llm: Any, n_layers: int, select: dict[str, Any] | None, *, new: bool) -> None:
+        """The same, rows proven and handed over."""
+        from easysteer_data import capture_stream
+
+        layers, n_rows = self.spread(n_layers), 0
+        for part in capture_stream(
+            llm,
+            self.prompts(self.n_short if new else self.n_tokens),
+            max_tokens=self.n_new if new else 1,
+            layers=layers,
+            select=select,
+            # Where a part of all layers fits a box, it is handed over where it arrived.
+            batch_prompts=64 if new or select else {1: 16, 4: 4}.get(n_layers, 2),
+            buffer_bytes=self.buffer_bytes,
+            **SAMPLING,
+        ):
+            n_rows += len(part.layers[layers[0]])
+        of_each = self.n_tokens if select is None else self.n_new - 1 if select == NEW else 1
+        check_rows(n_rows, self.n_prompts * of_each)
+
 
 class Bench:
     """The engines and what is measured with them."""
@@ -89,43 +119,35 @@ class Bench:
             time.sleep(BETWEEN_STARTS_S)
             tapped = pool.submit(open_llm, **options)
             time.sleep(BETWEEN_STARTS_S)
-            eager = pool.submit(LLM, **{**options, "enforce_eager": True}) if with_eager else None
+            eager = pool.submit(open_llm, **{**options, "enforce_eager": True}) if with_eager else None
         self.plain, self.tapped = plain.result(), tapped.result()
         self.eager = None if eager is None else eager.result()
         self.load = load
-        self.long, self.short = load.prompts(load.n_tokens), load.prompts(load.n_short)
+        self.long = load.prompts(load.n_tokens)
         self.peers = {
             name: open_peer(name, options, load.spread(min(4, load.n_layers)), self.long[:32])
             for name in (PEERS if with_peers else ())
         }
 
-    def generate(self, llm: Any, *, new: bool) -> None:
-        """Plain generation."""
-        from vllm import SamplingParams
+    def sample(self) -> dict[str, float]:
+        """Rows of three prompts of the whole load beside those of the same prompts run alone.
 
-        sampling = SamplingParams(max_tokens=self.load.n_new if new else 1, temperature=0, **SAMPLING)
-        llm.generate(self.short if new else self.long, sampling, use_tqdm=False)
+        Returns:
+            Largest difference of a row, relative to its largest value, and least cosine.
+        """
+        from easysteer_data import capture
 
-    def memory(self, n_layers: int, select: dict[str, Any] | None, *, new: bool) -> None:
-        """Capture, rows proven and handed over."""
-        from easysteer_data import capture_stream
-
-        load, layers = self.load, self.load.spread(n_layers)
-        n_rows = 0
-        for part in capture_stream(
-            self.tapped,
-            self.short if new else self.long,
-            max_tokens=load.n_new if new else 1,
-            layers=layers,
-            select=select,
-            # Where a part of all layers fits a box, it is handed over where it arrived.
-            batch_prompts=64 if new or select else {1: 16, 4: 4}.get(n_layers, 2),
-            buffer_bytes=load.buffer_bytes,
-            **SAMPLING,
-        ):
-            n_rows += len(part.layers[layers[0]])
-        of_each = load.n_tokens if select is None else load.n_new - 1 if select == NEW else 1
-        check_rows(n_rows, load.n_prompts * of_each)
+        n, layers = self.load.n_tokens, self.load.spread(min(4, self.load.n_layers))
+        whole = capture(self.tapped, self.long, layers=layers, **SAMPLING)
+        differences, cosines = [], []
+        for i in random.Random(1).sample(range(len(self.long)), 3):  # noqa: S311
+            alone = capture(self.eager or self.tapped, [self.long[i]], layers=layers, **SAMPLING)
+            for layer in layers:
+                rows = whole.rows(layer)[i * n : (i + 1) * n].float()
+                expected = alone.rows(layer).float()
+                differences.append(((rows - expected).abs().amax(1) / expected.abs().amax(1)).max().item())
+                cosines.append(torch.cosine_similarity(rows, expected).min().item())
+        return {"largest difference": round(max(differences), 5), "least cosine": round(min(cosines), 6)}
 
     def shard_cases(self, arguments: argparse.Namespace) -> Iterator[Case]:
         """Shards of all prompt tokens in shared memory and on a disk; runs are removed at the end."""
@@ -162,24 +184,34 @@ class Bench:
 
     def cases(self) -> Iterator[Case]:
         """What is measured, and beside what."""
-        depth = self.load.n_layers
-        yield Case("plain", "plain", lambda: self.generate(self.plain, new=False))
+        load, depth = self.load, self.load.n_layers
+        yield Case("plain", "plain", lambda: load.generate(self.plain, new=False))
         if self.eager is not None:
-            yield Case("plain eager", "plain", lambda: self.generate(self.eager, new=False))
-        yield Case("tapped, idle", "plain", lambda: self.generate(self.tapped, new=False))
-        for n in self.load.depths:
-            yield Case(f"memory, {n} layers, all", "plain", lambda n=n: self.memory(n, None, new=False))
-        yield Case(f"memory, {depth} layers, last", "plain", lambda: self.memory(depth, LAST, new=False))
+            yield Case("eager, tapped, idle", "plain", lambda: load.generate(self.eager, new=False))
+        yield Case("tapped, idle", "plain", lambda: load.generate(self.tapped, new=False))
+        for n in load.depths:
+            yield Case(
+                f"memory, {n} layers, all", "plain", lambda n=n: load.capture(self.tapped, n, None, new=False)
+            )
+        yield Case(
+            f"memory, {depth} layers, last",
+            "plain",
+            lambda: load.capture(self.tapped, depth, LAST, new=False),
+        )
         for name, capture in self.peers.items():
             if not isinstance(capture, str):
                 yield Case(f"{name}, 4 layers, all", "plain", lambda name=name: self.peer(name))
-        yield Case("generate", "generate", lambda: self.generate(self.plain, new=True))
+        yield Case("generate", "generate", lambda: load.generate(self.plain, new=True))
         if self.eager is not None:
-            yield Case("generate eager", "generate", lambda: self.generate(self.eager, new=True))
-        yield Case("generate tapped, idle", "generate", lambda: self.generate(self.tapped, new=True))
-        yield Case("generate, no new row", "generate", lambda: self.memory(1, FIRST, new=True))
-        for n in self.load.depths:
-            yield Case(f"generate, {n} layers", "generate", lambda n=n: self.memory(n, NEW, new=True))
+            eager = self.eager
+            yield Case("generate eager, idle", "generate", lambda: load.generate(eager, new=True))
+            yield Case("generate eager, 4 layers", "generate", lambda: load.capture(eager, 4, NEW, new=True))
+        yield Case("generate tapped, idle", "generate", lambda: load.generate(self.tapped, new=True))
+        yield Case("generate, no new row", "generate", lambda: load.capture(self.tapped, 1, FIRST, new=True))
+        for n in load.depths:
+            yield Case(
+                f"generate, {n} layers", "generate", lambda n=n: load.capture(self.tapped, n, NEW, new=True)
+            )
 
 
 def check_rows(n_rows: int, expected: int) -> None:
@@ -188,21 +220,16 @@ def check_rows(n_rows: int, expected: int) -> None:
         raise SystemExit(f"{n_rows} rows came, {expected} were expected")
 
 
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments_parser(description: str | None) -> argparse.ArgumentParser:
+    """What is measured, on which engines."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--no-eager", action="store_true", help="without an eager engine beside the compiled")
-    parser.add_argument("--peers", action="store_true", help="also what others offer, if it is installed")
-    parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--pipeline-parallel", type=int, default=1)
     parser.add_argument("--enforce-eager", action="store_true", help="all engines eager")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kv-gib", type=float, default=22)
-    parser.add_argument("--disk", help="folder for shards on a disk; the temporary folder unless given")
-    parser.add_argument("--rows-gb", type=float, default=16, help="rows of all layers in memory at once")
     parser.add_argument("--buffer-gib", type=float, default=24)
     parser.add_argument(
         "--load",
@@ -212,6 +239,17 @@ def parse() -> argparse.Namespace:
         metavar="N",
         help="prompts, their tokens, tokens of those that generate, tokens to generate",
     )
+    return parser
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = arguments_parser(__doc__)
+    parser.add_argument("--no-eager", action="store_true", help="without an eager engine beside the compiled")
+    parser.add_argument("--peers", action="store_true", help="also what others offer, if it is installed")
+    parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
+    parser.add_argument("--disk", help="folder for shards on a disk; the temporary folder unless given")
+    parser.add_argument("--rows-gb", type=float, default=16, help="rows of all layers in memory at once")
     return parser.parse_args()
 
 
@@ -247,13 +285,12 @@ def main() -> None:
         if not arguments.only or case.name == case.beside or case.name.startswith(tuple(arguments.only))
     ]
     report = measure(chosen, arguments.turns)
-    import torch
-
     facts = {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "shared_memory_gb": round(shutil.disk_usage("/dev/shm").total / 1e9),  # noqa: S108
         **vars(arguments),
         "model": Path(arguments.model).name,
+        "rows in the batch beside rows alone": bench.sample(),
         "left out": {name: why for name, why in bench.peers.items() if isinstance(why, str)},
     }
     sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n" + as_table(report))

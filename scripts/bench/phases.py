@@ -15,8 +15,8 @@ from unittest.mock import patch
 def driver_phases() -> Iterator[dict[str, float]]:
     """Time the phases of the captures in the block; the dict is filled meanwhile.
 
-    "after the last step" counts from the engine's last output to the end of the session; the same phases within
-    it are named "after: ...".
+    "after the last step" counts from the engine's last output to the end of the session; the phases within it
+    are named "after: ...".
     """
     from vllm.v1.engine.llm_engine import LLMEngine
 

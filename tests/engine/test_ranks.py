@@ -14,30 +14,11 @@ import torch
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.channel import Channel, Mailboxes
 from easysteer_data.engine.geometry import StepGeometry
-from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
 from easysteer_data.engine.ranks import Ranks
-from easysteer_data.engine.recorder import Recorder
-from easysteer_data.engine.slots import StepSlots
-from easysteer_data.engine.taps import TapGroup, TapPoint
-from easysteer_data.engine.wire import Chunk, RequestTag, StartOrder, StreamShape, WorkerFacts
+from easysteer_data.engine.wire import Chunk, RequestTag, StartOrder, StreamShape
 from easysteer_data.errors import EngineError, UnsupportedEngineError
-
-ONE = WorkerFacts(
-    rank=0,
-    tensor_rank=0,
-    n_tensor_ranks=1,
-    n_pipeline_ranks=1,
-    pid=1,
-    runner="V1",
-    dtype="float32",
-    device="cpu",
-    speculative=False,
-    architecture="LlamaForCausalLM",
-    plain=False,
-    absent=[],
-    streams={},
-)
+from tests.engine.made_worker import ONE, Worker
 
 
 def test_one_worker_tensor_parallel_ones_and_pipelines_are_accepted() -> None:
@@ -93,40 +74,6 @@ def test_ranks_that_recorded_different_rows_are_refused() -> None:
         TWO.join([chunk(0), other])
 
 
-class Worker:
-    """One rank's taps and recorder, with the layers that it has as plain modules."""
-
-    def __init__(self, layer_ids: Sequence[int], n_heads: int, tensor_rank: int) -> None:
-        lane = Lane()
-        self.slots = StepSlots(64, torch.device("cpu"), lane)
-        self.layers = {i: torch.nn.Identity() for i in layer_ids}
-        self.heads = {i: torch.nn.Identity() for i in layer_ids}
-        groups = {}
-        if layer_ids:
-            for stream, modules, width in (
-                ("hidden_states", self.layers, 3),
-                ("attention_heads", self.heads, n_heads),
-            ):
-                points = [TapPoint(i, module, width, "output") for i, module in modules.items()]
-                groups[stream] = TapGroup(points, self.slots.n_slots, torch.float32, self.slots.slot_map)
-        self.groups: Any = groups
-        self.recorder = Recorder(self.groups, self.slots, lane, tensor_rank)
-
-    def facts(self, rank: int, n_tensor: int, n_stages: int) -> WorkerFacts:
-        streams = {
-            stream: {"layer_ids": group.layer_ids, "width": group.width, "dtype": "float32", "layouts": {}}
-            for stream, group in self.groups.items()
-        }
-        return replace(
-            ONE,
-            rank=rank,
-            tensor_rank=rank % n_tensor,
-            n_tensor_ranks=n_tensor,
-            n_pipeline_ranks=n_stages,
-            streams=streams,
-        )
-
-
 @pytest.mark.parametrize("n_tensor", [1, 2])
 @pytest.mark.parametrize(
     ("stages", "asked"),
@@ -139,8 +86,14 @@ class Worker:
 )
 @pytest.mark.parametrize("reduce", [None, "mean"])
 @pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("block_rows", [2, 64])
 def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
-    stages: Sequence[Sequence[int]], asked: Sequence[int], n_tensor: int, reduce: Any, in_place: bool
+    stages: Sequence[Sequence[int]],
+    asked: Sequence[int],
+    n_tensor: int,
+    reduce: Any,
+    in_place: bool,
+    block_rows: int,
 ) -> None:
     """No model and no vLLM: what each rank would compute is made up, the way out of it is the real one."""
     workers = [Worker(layer_ids, 4 // n_tensor, t) for layer_ids in stages for t in range(n_tensor)]
@@ -156,7 +109,7 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
         dict.fromkeys(shapes, "float32"),
         str(mailboxes.folder),
         mailboxes.n_bytes,
-        2,  # two rows a block: a step has several
+        block_rows,  # with two, a step has several; with 64, several steps share one
         reduce=reduce,
     )
     hidden = torch.randn(4, 2, 7, 3)  # layer, prompt, position
