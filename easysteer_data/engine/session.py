@@ -10,6 +10,7 @@ from typing import Any, Self, get_args
 
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.channel import Channel, Mailboxes, mailboxes_of
+from easysteer_data.engine.frozen_heap import FrozenHeap
 from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import Recorded
 from easysteer_data.engine.spool import take
@@ -65,6 +66,7 @@ class CaptureSession:
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._channel: Channel | None = None
         self._n_looks = 0
+        self._heap = FrozenHeap()
 
     def __enter__(self) -> Self:
         if id(self._llm) in _busy:
@@ -80,6 +82,7 @@ class CaptureSession:
             channel = Channel(mailboxes, self._ranks, shapes, self._look, in_place=in_place, idle_s=idle_s)
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
             self._channel = channel.__enter__()
+            self._heap.__enter__()
         except BaseException:
             _busy.discard(id(self._llm))
             raise
@@ -119,6 +122,7 @@ class CaptureSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._heap.__exit__(kind, error, trace)
         if self._channel is not None:
             # Before the engine is told to stop: it may be waiting for a free box.
             self._channel.__exit__(kind, error, trace)

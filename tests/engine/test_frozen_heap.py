@@ -1,0 +1,46 @@
+"""A full collection leaves out what was there before a capture, and finds it again afterwards."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from easysteer_data.engine.frozen_heap import FrozenHeap
+
+
+class Node:
+    """An object in a cycle of its own, which only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_only_what_the_block_makes_is_collected_in_it() -> None:
+    older = Node()
+    found_older = weakref.ref(older)
+    with FrozenHeap():
+        newer = Node()
+        found_newer = weakref.ref(newer)
+        del older, newer
+        gc.collect()
+        assert found_newer() is None
+        assert found_older() is not None
+    gc.collect()
+    assert found_older() is None
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_heap_that_the_user_froze_stays_frozen() -> None:
+    node = Node()
+    found = weakref.ref(node)
+    gc.freeze()
+    try:
+        with FrozenHeap():
+            pass
+        del node
+        gc.collect()
+        assert found() is not None
+    finally:
+        gc.unfreeze()
+    gc.collect()
+    assert found() is None
