@@ -11,8 +11,8 @@ class FrozenHeap:
     """A context in which full collections leave out what was there before.
 
     With vLLM imported that is some 700,000 objects, and a search through them stops this process for half a
-    second; it is as likely to begin while rows are waited for as ever. Objects made in the block are collected
-    as usual, the others again behind it. A heap that the user has frozen stays as it is.
+    second, while rows may be waited for. Objects made in the block are collected as usual, the others again
+    behind it. A heap that the user has frozen stays as it is.
     """
 
     def __init__(self) -> None:
