@@ -119,8 +119,9 @@ class Recorder:
     def place_rows(self, geometry: Callable[[], StepGeometry]) -> None:
         """Give each wanted token of the step a slot, before the forward pass."""
         step, self._step = self._step, None
-        if step is not None and step.blocks is not None:  # it never ran
-            self._outlet.cancel(step.blocks)
+        if step is not None:  # it never ran
+            self._slots.take_back(len(step))
+            self._outlet.cancel(step.blocks or ())
         self._guard(lambda: self._place(geometry()))
 
     def end_step(self) -> None:

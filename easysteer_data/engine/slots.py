@@ -68,6 +68,10 @@ class StepSlots:
         self._is_clear = False
         return first
 
+    def take_back(self, n: int) -> None:
+        """Let the next tokens have the last n slots, which were not used."""
+        self._n_used -= n
+
     def buffer_of(self, first: int) -> int:
         """The buffer that a first slot belongs to."""
         return first // self.max_tokens

@@ -40,9 +40,17 @@ class Run:
         self.shape = self.worker.recorder._outlet._shape
 
     def step(
-        self, new: Sequence[int], tokens: Sequence[tuple[int, int, int]], ended: Sequence[int] = ()
+        self,
+        new: Sequence[int],
+        tokens: Sequence[tuple[int, int, int]],
+        ended: Sequence[int] = (),
+        *,
+        fails: bool = False,
     ) -> None:
-        """Run tokens (request, first position, count); a row tells its request, position and layer."""
+        """Run tokens (request, first position, count); a row tells its request, position and layer.
+
+        A step that fails is prepared and has no forward pass.
+        """
         requests = [
             SimpleNamespace(
                 req_id=str(i),
@@ -67,6 +75,8 @@ class Run:
             torch.tensor([100 + i for i, _ in labels], dtype=torch.int32),
         )
         recorder.place_rows(lambda: geometry)
+        if fails:
+            return
         for layer, module in self.worker.layers.items():
             module(torch.tensor([[1 + layer, i, p] for i, p in labels], dtype=torch.float32))
         recorder.end_step()
@@ -139,6 +149,16 @@ def test_a_large_step_goes_out_at_once_behind_what_was_kept(run: Run) -> None:
     run.step(list(range(1, 21)), [(i, 0, 2) for i in range(1, 21)])
     assert run.blocks() == [[(0, 0), (0, 1)], [(i, p) for i in range(1, 21) for p in (0, 1)]]
     assert not run.mailbox.keeps_back
+
+
+def test_a_step_that_never_ran_leaves_no_gap(run: Run) -> None:
+    run.step([0, 1], [(0, 0, 2), (1, 0, 2)])
+    run.step([], [(0, 2, 1)], fails=True)
+    generate(run, 3)
+    run.step(list(range(2, 22)), [(i, 0, 2) for i in range(2, 22)], fails=True)
+    generate(run, 5)
+    expected = [(0, 0), (0, 1), (1, 0), (1, 1)] + [(i, p) for p in (3, 5) for i in (0, 1)]
+    assert [label for block in run.blocks() for label in block] == expected
 
 
 def test_sixteen_steps_are_kept_at_most() -> None:
