@@ -38,7 +38,8 @@ class CaptureSession:
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
         buffer_bytes: shared memory of each worker for rows on their way, None = 128 MiB, on a GPU 4 GiB; less
-            where there is less. It stays for the engine's next capture.
+            where there is less. It stays for the engine's next capture, as may that much memory of rows that
+            their receivers have let go.
         block_prompts: how many prompts' rows, counted from the first, are wanted together; see StartOrder.
     """
 

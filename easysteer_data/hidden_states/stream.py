@@ -121,7 +121,8 @@ def capture_stream(
         select: which rows, for all prompts; None = all.
         stream: "hidden_states", "router_logits" or "attention_heads".
         batch_prompts: prompts in each part.
-        buffer_bytes: shared memory for rows on their way from each worker, None = 128 MiB, on a GPU 4 GiB.
+        buffer_bytes: shared memory for rows on their way from each worker, None = 128 MiB, on a GPU 4 GiB; as
+            much memory of rows that you have let go may be kept for the engine's next parts and captures.
         reduce: "last" or "mean" of each prompt's selected rows.
         gates: "raise" or "count".
         bos: "refuse", "repair" or "keep".
