@@ -15,9 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -109,7 +112,10 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
 
         llm = open_llm(**llm_options, streams=("hidden_states", "attention_heads"))
         idle = llm.generate(prompts(), greedy, use_tqdm=False)
-        result = capture(llm, prompts(), layers=LAYERS, **sampling)
+        with copies_counted() as copies:
+            result = capture(llm, prompts(), layers=LAYERS, **sampling)
+        # Of large steps, each layer once; none where the engine runs in another process.
+        facts["steps in which a layer left while later ones ran"] = copies
         heads = capture(llm, prompts()[:4], layers=LAYERS, stream="attention_heads", select=PROMPT)
         outputs = result.outputs
         rows = {f"hidden.{layer_id}": result.rows(layer_id) for layer_id in LAYERS}
@@ -133,6 +139,22 @@ def run_engine(kind: str, model: Path, out: Path) -> None:
     save_file(rows, out / f"{kind}.safetensors")
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     (out / f"{kind}.json").write_text(json.dumps({"tokens": tokens, "facts": facts}))
+
+
+@contextmanager
+def copies_counted() -> Iterator[dict[int, int]]:
+    """Count, by a layer's place, how often its rows are copied during a forward pass of this process."""
+    from easysteer_data.engine.recorder import Recorder
+
+    copies: dict[int, int] = {}
+    copy_layer = Recorder._copy_layer
+
+    def counted(self: Any, step: Any, blocks: Any, stream: Any, place: int) -> None:
+        copies[place] = copies.get(place, 0) + 1
+        copy_layer(self, step, blocks, stream, place)
+
+    with patch.object(Recorder, "_copy_layer", counted):
+        yield copies
 
 
 def directions() -> dict[int, torch.Tensor]:
