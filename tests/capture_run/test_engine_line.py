@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,15 @@ def plan(tiny_model: Path, tmp_path: Path) -> CapturePlan:
     return plan_capture(build(ExperimentSettings, values))
 
 
-def opened(plan: CapturePlan, llm: Any) -> EngineLine:
+@contextmanager
+def opened(plan: CapturePlan, llm: Any) -> Iterator[EngineLine]:
+    """A line; behind the block its last recording has ended, which may be later than its last shard came."""
     line = EngineLine(replace(plan, prompts=(), selects=()), EngineLease(plan, llm))
     line.open()
-    return line
+    try:
+        yield line
+    finally:
+        line._thread.shutdown()
 
 
 def test_shards_asked_for_at_once_share_recordings_and_have_the_rows_of_their_prompts(
@@ -55,9 +62,8 @@ def test_shards_asked_for_at_once_share_recordings_and_have_the_rows_of_their_pr
         return session(*arguments)
 
     monkeypatch.setattr(shard_stream, "CaptureSession", noted)
-    line = opened(plan, llm)
     tasks = [task_message(plan, number, shards[number]) for number in range(N_SHARDS)]
-    with ThreadPoolExecutor(N_SHARDS) as callers:
+    with opened(plan, llm) as line, ThreadPoolExecutor(N_SHARDS) as callers:
         found = [*callers.map(lambda task: line.capture(task, shards), tasks)]
 
     assert 1 <= len(recordings) < N_SHARDS
@@ -74,13 +80,13 @@ def test_shards_asked_for_at_once_share_recordings_and_have_the_rows_of_their_pr
 def test_a_prompt_that_the_engine_refuses_ends_its_call_and_the_next_one_works(
     plan: CapturePlan, tiny_model: Path, engines: Any
 ) -> None:
-    line = opened(plan, engines.get(tiny_model, max_model_len=128))
     shards = plan.plan_shards(plan.shapes() or {})
     good: Message = task_message(plan, 1, shards[1])
     bad: Message = task_message(plan, 0, shards[0])
     bad["prompts"][2] |= {"token_ids": (10**6,)}
-    with pytest.raises(EasySteerDataError, match=r"prompt 2: vLLM refuses it"):
-        line.capture(bad, shards)
-    assert len(line.capture(good, shards).proven.prompts) == shards[1][1] - shards[1][0]
-    bad["prompts"][2] |= {"token_ids": (3, 4)}
-    assert line.capture(bad, shards).proven.prompts[2].prompt.token_ids == (3, 4)
+    with opened(plan, engines.get(tiny_model, max_model_len=128)) as line:
+        with pytest.raises(EasySteerDataError, match=r"prompt 2: vLLM refuses it"):
+            line.capture(bad, shards)
+        assert len(line.capture(good, shards).proven.prompts) == shards[1][1] - shards[1][0]
+        bad["prompts"][2] |= {"token_ids": (3, 4)}
+        assert line.capture(bad, shards).proven.prompts[2].prompt.token_ids == (3, 4)
