@@ -138,7 +138,7 @@ class RunningRequests:
     _steady: _SteadyBatch | None = None
 
     def note(self, scheduler_output: Any) -> bool:
-        """Note the requests that start with a step or ended before it; return whether one did."""
+        """Note the requests that start with a step or ended before it; return whether a tagged one ended."""
         ended = [self._requests.pop(req_id, None) for req_id in scheduler_output.finished_req_ids]
         for new in scheduler_output.scheduled_new_reqs:
             tag = RequestTag.of(new.sampling_params)

@@ -123,8 +123,8 @@ def capture_stream(
         batch_prompts: prompts in each part.
         buffer_bytes: shared memory for rows on their way from each worker, None = 128 MiB, on a GPU 4 GiB; as
             much memory of rows that you have let go may be kept for the engine's next parts and captures.
-            A GPU engine never waits if the rows of about five steps fit; the first capture locks the pages,
-            at some 2.5 GB a second.
+            On a GPU give room for the rows of some five steps, or the engine may wait for this process; the
+            first capture locks the pages, at some 2.5 GB a second.
         reduce: "last" or "mean" of each prompt's selected rows.
         gates: "raise" or "count".
         bos: "refuse", "repair" or "keep".

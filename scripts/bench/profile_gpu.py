@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from capture_gpu import FIRST, LAST, NEW, Load, arguments_parser, options
+from capture_gpu import arguments_parser, options
+from load import FIRST, LAST, NEW, Load
 from phases import driver_phases
 
 # The child that runs the engine imports `counted_worker`.
