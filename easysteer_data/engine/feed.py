@@ -13,7 +13,8 @@ from easysteer_data.engine.wire import RequestTag
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.select import SelectSpec
 
-_OURS = ("extra_args", "skip_reading_prefix_cache", "max_tokens")
+_OURS = ("extra_args", "skip_reading_prefix_cache", "max_tokens", "skip_clone")
+_PLAIN = (bool, int, float, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,9 @@ class Sampling:
         options = {"temperature": 0.0, **self.options}
         return SamplingParams(
             max_tokens=self.max_tokens,
+            # Each request has a copy of its own already, and vLLM takes long for a deep one. Where there is
+            # something in it that requests would share, vLLM makes them all the same.
+            skip_clone=all(isinstance(value, _PLAIN) for value in options.values()),
             # None leaves it to vLLM, which recomputes where prompt_logprobs are asked for.
             skip_reading_prefix_cache=True if self.recompute or steered else None,
             **options,

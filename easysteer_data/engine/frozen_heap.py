@@ -6,6 +6,8 @@ import gc
 from types import TracebackType
 from typing import Self
 
+_OF_PYTHON = 10_000  # fewer objects than this may have been frozen by Python itself, as 3.12 does at its start
+
 
 class FrozenHeap:
     """A context in which full collections leave out what was there before.
@@ -19,7 +21,7 @@ class FrozenHeap:
         self._frozen = False
 
     def __enter__(self) -> Self:
-        self._frozen = gc.get_freeze_count() == 0
+        self._frozen = gc.get_freeze_count() < _OF_PYTHON
         if self._frozen:
             gc.freeze()
         return self

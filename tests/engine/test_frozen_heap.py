@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 
 from easysteer_data.engine.frozen_heap import FrozenHeap
@@ -44,3 +46,19 @@ def test_a_heap_that_the_user_froze_stays_frozen() -> None:
         gc.unfreeze()
     gc.collect()
     assert found() is None
+
+
+def test_the_few_objects_that_python_freezes_at_its_start_are_not_the_users() -> None:
+    # As Python 3.12 does; in a process of its own, whose heap is as small as it is then.
+    script = """
+import gc
+gc.freeze()
+few = gc.get_freeze_count()
+from easysteer_data.engine.frozen_heap import FrozenHeap
+with FrozenHeap():
+    print(few, gc.get_freeze_count() > few)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    few, is_frozen = done.stdout.split()
+    assert 0 < int(few) < 10_000
+    assert is_frozen == "True"
