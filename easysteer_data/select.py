@@ -100,12 +100,14 @@ class SelectSpec:
         return self._phases[1].include is not None
 
     @cached_property
+    def whole_prompt(self) -> bool | None:
+        """True where every prompt token is selected, False where none can be, None where it depends."""
+        return self._phases[0].whole
+
+    @cached_property
     def whole_generation(self) -> bool | None:
-        """True where every generated token is selected, False where none can be, None where it depends."""
-        include, exclude = self._phases[1]
-        if include is None:
-            return False
-        return True if include.everything and exclude is None else None
+        """The same of generated tokens."""
+        return self._phases[1].whole
 
     def mask(self, prompt_len: int, start: int, token_ids: _Ids) -> _Mask:
         """Which positions of a chunk are selected; a sequence's mask is the same however it is cut.
@@ -270,6 +272,12 @@ class _Phase(NamedTuple):
 
     include: _Clauses | None
     exclude: _Clauses | None
+
+    @property
+    def whole(self) -> bool | None:
+        if self.include is None:
+            return False
+        return True if self.include.everything and self.exclude is None else None
 
     @property
     def reads_tokens(self) -> bool:

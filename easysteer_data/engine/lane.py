@@ -16,7 +16,7 @@ import torch
 from easysteer_data.engine.mailbox import Mailbox
 from easysteer_data.errors import EngineError
 
-_FEW_BYTES = 2**27  # below it, one copy more on the device costs less than a copy a layer
+_GATHERED_BYTES = 2**27  # rows of many layers that are brought together on the device, to be copied as one
 _N_STAGES = 4  # uploads in flight: vLLM prepares a step or two ahead
 
 
@@ -112,12 +112,13 @@ class CUDALane(Lane):
     def copy(self, into: torch.Tensor, source: torch.Tensor) -> None:
         """Copy device rows into a box, narrowed on the device where the dtypes differ."""
         narrowed = source.to(into.dtype)
-        if narrowed.is_contiguous() or narrowed.nbytes < _FEW_BYTES:
-            into.copy_(narrowed.contiguous(), non_blocking=True)
+        if narrowed.is_contiguous():
+            into.copy_(narrowed, non_blocking=True)
             return
-        # Layer by layer: torch would make a copy of rows that have gaps between layers.
-        for target, layer in zip(into, narrowed, strict=True):
-            target.copy_(layer, non_blocking=True)
+        # Rows that have gaps between layers: a copy more on the device costs less than one call a layer.
+        n_layers = max(1, _GATHERED_BYTES * len(narrowed) // narrowed.nbytes)
+        for target, layers in zip(torch.split(into, n_layers), torch.split(narrowed, n_layers), strict=True):
+            target.copy_(layers.contiguous(), non_blocking=True)
 
     def complete(self, mailbox: Mailbox, n_blocks: int) -> None:
         """Let the GPU write the count behind the copies: the driver sees it only when they are there."""

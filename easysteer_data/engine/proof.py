@@ -53,16 +53,20 @@ class FinishedPrompt:
     generated_token_ids: Sequence[int]
     select: SelectSpec | None
 
-    def tokens_read(self) -> np.ndarray:
-        """int32 [n], the tokens that the model had to read, at positions 0 to n - 1."""
-        return np.array([*self.prompt_token_ids, *self.generated_token_ids[:-1]], dtype=np.int32)
-
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (positions, token ids) of the rows that must be there."""
-        tokens = self.tokens_read()
-        positions = np.arange(len(tokens), dtype=np.int32)
-        if self.select is not None:
-            mask = self.select.mask(len(self.prompt_token_ids), 0, tokens)
+        """Return int32 (positions, token ids) of the rows that must be there."""
+        whole_prompt, whole_generation = (
+            (True, True) if self.select is None else (self.select.whole_prompt, self.select.whole_generation)
+        )
+        # Of a phase of which nothing is wanted no token need be looked at.
+        first = len(self.prompt_token_ids) if whole_prompt is False else 0
+        read = [] if whole_prompt is False else self.prompt_token_ids
+        if whole_generation is not False:
+            read = [*read, *self.generated_token_ids[:-1]]
+        tokens = np.array(read, dtype=np.int32)
+        positions = np.arange(first, first + len(tokens), dtype=np.int32)
+        if self.select is not None and (whole_prompt is None or whole_generation is None):
+            mask = self.select.mask(len(self.prompt_token_ids), first, tokens)
             positions, tokens = positions[mask], tokens[mask]
         return positions, tokens
 

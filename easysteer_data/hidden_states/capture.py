@@ -135,8 +135,8 @@ def capture_result(
     rows: ProvenRows, stream: Stream, shape: StreamShape, outputs: Sequence[Any], engine: TappedEngine
 ) -> CaptureResult:
     """Proven rows of one stream as a result."""
-    req_ids = [output.request_id for output, n in zip(outputs, rows.n_rows, strict=True) for _ in range(n)]
-    labels = RowLabels(req_ids, rows.index.position.tolist(), rows.index.token_id.tolist())
+    req_ids = [output.request_id for output in outputs]
+    labels = RowLabels(req_ids, rows.index.position, rows.index.token_id, rows.n_rows)
     layouts = {
         layer_id: {"width": shape.width, **layout}
         for layer_id, layout in engine.layouts(stream).items()

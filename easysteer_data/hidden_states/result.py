@@ -4,29 +4,66 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 import torch
 
 
-@dataclass(frozen=True, slots=True)
 class RowLabels:
     """Labels of a layer's rows, one entry a row.
 
-    Attributes:
-        req_ids: the request that the row belongs to, as in its RequestOutput.
+    Args:
+        req_ids: the request that each row belongs to, as in its RequestOutput.
         positions: absolute token positions in prompt + completion.
         token_ids: the tokens that the model read there.
+        n_rows: where given, `req_ids` are one a request, and these its rows, which follow each other.
     """
 
-    req_ids: Sequence[str]
-    positions: Sequence[int]
-    token_ids: Sequence[int]
+    def __init__(
+        self,
+        req_ids: Sequence[str],
+        positions: Sequence[int] | torch.Tensor,
+        token_ids: Sequence[int] | torch.Tensor,
+        n_rows: Sequence[int] | None = None,
+    ) -> None:
+        self._req_ids = req_ids
+        self._positions = positions
+        self._token_ids = token_ids
+        self._n_rows = n_rows
 
     def __len__(self) -> int:
-        return len(self.req_ids)
+        return len(self._req_ids) if self._n_rows is None else sum(self._n_rows)
+
+    # Lists of all rows take longer than the capture of the last ones: made when they are asked for.
+
+    @cached_property
+    def req_ids(self) -> Sequence[str]:
+        """The request of each row."""
+        if self._n_rows is None:
+            return self._req_ids
+        return [req_id for req_id, n in zip(self._req_ids, self._n_rows, strict=True) for _ in range(n)]
+
+    @cached_property
+    def positions(self) -> Sequence[int]:
+        """Absolute token position of each row."""
+        return _as_list(self._positions)
+
+    @cached_property
+    def token_ids(self) -> Sequence[int]:
+        """The token that the model read at each row."""
+        return _as_list(self._token_ids)
+
+    def counts(self) -> Mapping[str, int]:
+        """Rows of each request; of one without any there may be none."""
+        if self._n_rows is None:
+            return Counter(self._req_ids)
+        return dict(zip(self._req_ids, self._n_rows, strict=True))
+
+
+def _as_list(values: Sequence[int] | torch.Tensor) -> Sequence[int]:
+    return values.tolist() if isinstance(values, torch.Tensor) else values
 
 
 class CaptureResult:
@@ -131,8 +168,8 @@ class CaptureResult:
             if len(labels) != rows.shape[0]:
                 raise RuntimeError(f"layer {layer_id} has {rows.shape[0]} rows but {len(labels)} labels")
             if id(labels) not in of_labels:
-                counts = Counter(labels.req_ids)
-                n_rows = (counts[output.request_id] for output in self.outputs)
+                counts = labels.counts()
+                n_rows = (counts.get(output.request_id, 0) for output in self.outputs)
                 of_labels[id(labels)] = list(accumulate(n_rows, initial=0))
             bounds[layer_id] = of_labels[id(labels)]
         return bounds
