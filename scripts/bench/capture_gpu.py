@@ -21,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,9 @@ class Bench:
 
     def shard_cases(self, arguments: argparse.Namespace) -> Iterator[Case]:
         """Shards of all prompt tokens in shared memory and on a disk; runs are removed at the end."""
-        from easysteer_data.engine.channel import remove_mailboxes
-
+        yield Case(
+            "plain, beside shards", "plain, beside shards", lambda: self.load.generate(self.plain, new=False)
+        )
         prompts = [prompt["prompt_token_ids"] for prompt in self.long]
         for place, parent in (("/dev/shm", "/dev/shm"), ("disk", arguments.disk)):  # noqa: S108
             folder = Path(tempfile.mkdtemp(prefix="capture-bench-", dir=parent))
@@ -96,15 +97,11 @@ class Bench:
                 )
                 n_rows = self.load.n_prompts * self.load.n_tokens
 
-                def clear(run: Path = folder / "run") -> None:
-                    shutil.rmtree(run, ignore_errors=True)
-                    remove_mailboxes(self.tapped)  # the stage asks for less than other cases have made
-
                 yield Case(
                     f"shards in {place}, {n} layers, all",
-                    "plain",
+                    "plain, beside shards",
                     lambda capture=capture, n_rows=n_rows: check_rows(capture(), n_rows),
-                    clear,
+                    lambda run=folder / "run": shutil.rmtree(run, ignore_errors=True),
                 )
 
     def peer(self, name: str) -> None:
@@ -196,26 +193,34 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def of_interest(cases: Iterable[Case], names: Sequence[str] | None) -> list[Case]:
+    """The cases whose names begin so, and what they are compared with; all without names."""
+    listed = list(cases)
+    chosen = [case for case in listed if names is None or case.name.startswith(tuple(names))]
+    beside = {case.beside for case in chosen}
+    return [case for case in listed if case in chosen or case.name in beside]
+
+
 def main() -> None:
     """Measure and print."""
+    from easysteer_data.engine.channel import remove_mailboxes
+
     arguments = parse()
     started = time.perf_counter()
     n_layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
     load = Load(n_layers, *arguments.load, int(arguments.buffer_gib * 2**30))
     bench = Bench(load, options(arguments), with_eager=not arguments.no_eager, with_peers=arguments.peers)
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
-    chosen = [
-        case
-        for case in (*bench.cases(), *bench.shard_cases(arguments))
-        if not arguments.only or case.name == case.beside or case.name.startswith(tuple(arguments.only))
-    ]
-    report = measure(chosen, arguments.turns)
+    report = measure(of_interest(bench.cases(), arguments.only), arguments.turns)
+    sample = bench.sample()
+    remove_mailboxes(bench.tapped)  # the stage asks for less than the cases so far have made
+    report |= measure(of_interest(bench.shard_cases(arguments), arguments.only), arguments.turns)
     facts = {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "shared_memory_gb": round(shutil.disk_usage("/dev/shm").total / 1e9),  # noqa: S108
         **vars(arguments),
         "model": Path(arguments.model).name,
-        "rows in the batch beside rows alone": bench.sample(),
+        "rows in the batch beside rows alone": sample,
         "left out": {name: why for name, why in bench.peers.items() if isinstance(why, str)},
     }
     sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n" + as_table(report))
