@@ -1,11 +1,41 @@
-"""How many threads may copy, sum and write rows beside an engine."""
+"""Threads that copy, sum and write rows beside an engine: how many, and each on one core."""
 
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import torch
 
 
 def helper_threads() -> int:
     """Half of the cores that this process may use, and 8 at most: the others are the engine's."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(8, allowed // 2))
+
+
+def helper_pool(n_threads: int, name: str) -> ThreadPoolExecutor:
+    """Threads in each of which torch uses one core.
+
+    By itself torch would use all cores for an operation of each thread, so that many times as many threads as
+    there are cores wait for each other.
+
+    Args:
+        n_threads: how many; all are started.
+        name: how their names begin.
+    """
+    pool = ThreadPoolExecutor(n_threads, name)
+    # The number is the calling thread's own, but is also what threads that begin later are given.
+    of_caller = torch.get_num_threads()
+    all_there = Barrier(n_threads)
+
+    def begin() -> None:
+        torch.get_num_threads()  # the first call takes over what the process has, later ones do not
+        torch.set_num_threads(1)
+        all_there.wait()
+
+    for begun in [pool.submit(begin) for _ in range(n_threads)]:
+        begun.result()
+    torch.set_num_threads(of_caller)
+    return pool

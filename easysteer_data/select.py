@@ -212,6 +212,11 @@ def coerce_select(value: SelectSpec | Mapping[str, Any] | None) -> SelectSpec | 
     return value if value is None or isinstance(value, SelectSpec) else SelectSpec.from_wire(value)
 
 
+def max_rows(token_ids: Sequence[int], select: SelectSpec | None, n_steps: int) -> int:
+    """Most rows that a prompt can give; arguments as for `SelectSpec.max_rows`, None = all rows."""
+    return len(token_ids) + n_steps if select is None else select.max_rows(token_ids, n_steps)
+
+
 def select_from_lists(token_ids: _Integers | None, positions: _Integers | None) -> SelectSpec | None:
     """The union of tokens, of prompt and completion alike, and prompt positions; None without either.
 

@@ -18,7 +18,7 @@ from easysteer_data.errors import SettingsError
 from easysteer_data.ledger import TokenisationLedger
 from easysteer_data.model_facts import ModelFacts, read_model_facts
 from easysteer_data.row_selection import RowSelection
-from easysteer_data.select import SelectSpec, warn_clamped
+from easysteer_data.select import SelectSpec, max_rows, warn_clamped
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.shards import LabelHeader, RunHeader, StreamHeader, fingerprint_of, plan_shards
 from easysteer_data.shards.dtypes import STORAGE_DTYPES
@@ -237,8 +237,7 @@ def _n_rows(
     n_steps = max_tokens - 1
     n_rows = array("q")
     for prompt, select in zip(prompts, selects, strict=True):
-        ids = prompt.token_ids
-        n_rows.append(len(ids) + n_steps if select is None else select.max_rows(ids, n_steps))
+        n_rows.append(max_rows(prompt.token_ids, select, n_steps))
     if not any(n_rows):
         raise SettingsError("select matches no token of any prompt")
     return n_rows if selection.reduce is None else array("q", (min(n, 1) for n in n_rows))

@@ -8,7 +8,7 @@ from typing import Any
 
 from easysteer_data.capture_run.collector import CollectedShard, Completion
 from easysteer_data.capture_run.plan import CapturePlan
-from easysteer_data.engine.proof import FinishedPrompt, Recorded, Rules, prove
+from easysteer_data.engine.proof import FinishedPrompt, Rules, prove
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import EngineError
 from easysteer_data.types import CapturedPrompt, CapturedShard, Prompt, Stream
@@ -60,8 +60,8 @@ class ShardProver:
         prompts = [self._plan.prompts[index] for index in sorted(shard.completions)]
         completions = [shard.completions[prompt.index] for prompt in prompts]
         finished = [self._finished(*pair) for pair in zip(prompts, completions, strict=True)]
-        rows = prove(Recorded(shard.chunks, shard.sums), finished, self._rules)
-        shard.chunks, shard.sums = [], []
+        rows = prove(shard.recorded(), finished, self._rules)
+        shard.store, shard.chunks, shard.sums = None, [], []
         self.gates.update(rows.gates)
         captured = tuple(
             CapturedPrompt(prompt, n_rows, completion.text, completion.token_ids)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from easysteer_data.capture_run.collector import CollectedShard, ShardCollector
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.prover import ShardProver
+from easysteer_data.cores import helper_threads
 from easysteer_data.engine.feed import Feed, Request, Sampling
-from easysteer_data.engine.session import CaptureSession
+from easysteer_data.engine.row_store import RowStore
+from easysteer_data.engine.session import MAILBOX_BYTES, CaptureSession
 from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import StreamShape
+from easysteer_data.select import max_rows
 from easysteer_data.types import Stream
+
+_N_COPIERS = helper_threads()
 
 
 class ShardStream:
@@ -39,6 +45,9 @@ class ShardStream:
         self._shapes = shapes
         self._shards = shards
         self._prover = prover
+        # Most rows of each prompt, of shards that are running and have no store yet. Where rows are reduced,
+        # the engine records others than are counted.
+        self._n_rows: dict[int, list[int]] = {}
 
     def run(
         self,
@@ -58,10 +67,22 @@ class ShardStream:
         Raises:
             EngineError: the engine ran other tokens than were given, or can't record.
         """
-        collector = ShardCollector(self._shards)
         sampling = Sampling(self._plan.settings.capture.max_tokens, {})
         feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
-        with CaptureSession(self._engine, self._shapes, self._plan.selection.reduce) as session:
+        with (
+            ThreadPoolExecutor(_N_COPIERS, "easysteer-data-copy") as copiers,
+            CaptureSession(
+                self._engine, self._shapes, self._plan.selection.reduce, buffer_bytes=self._buffer_bytes
+            ) as session,
+        ):
+
+            def open_store(number: int) -> RowStore | None:
+                counts = self._n_rows.pop(number, None)
+                if counts is None:
+                    return None
+                return RowStore(self._shards[number][0], counts, self._shapes, copiers, session.memory)
+
+            collector = ShardCollector(self._shards, open_store)
             for finished in feed.run(self._requests(numbers)):
                 after_step(finished)
                 completions = [(index, self._prover.accept(index, output)) for index, output in finished]
@@ -73,11 +94,26 @@ class ShardStream:
                 for number in complete:
                     take(collector.let_go(number))
 
+    @property
+    def _buffer_bytes(self) -> int | None:
+        """Shared memory for rows on their way: a GPU's half of what rows may take, if that is much."""
+        if self._engine.facts[0].device != "cuda":
+            return None
+        return max(MAILBOX_BYTES["cuda"], int(self._plan.settings.shards.max_buffer_gb * 1e9) // 2)
+
     def _requests(self, numbers: Iterable[int | None]) -> Iterator[Request | None]:
+        n_steps = self._plan.settings.capture.max_tokens - 1
         for number in numbers:
             if number is None:
                 yield None
                 continue
-            for index in range(*self._shards[number]):
+            indices = range(*self._shards[number])
+            if self._plan.selection.reduce is None:
+                # Prompts are read twice: those of a shard may be many, and their rows few.
+                self._n_rows[number] = [
+                    max_rows(self._plan.prompts[index].token_ids, self._plan.selects[index], n_steps)
+                    for index in indices
+                ]
+            for index in indices:
                 token_ids = list(self._plan.prompts[index].token_ids)
                 yield Request(index, {"prompt_token_ids": token_ids}, self._plan.selects[index])

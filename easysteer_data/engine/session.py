@@ -20,7 +20,7 @@ from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.types import Reduce, Stream
 
 # Bytes of rows between a worker and the driver, where the caller does not say.
-_MAILBOX_BYTES = {"cpu": 2**27, "cuda": 2**32}
+MAILBOX_BYTES = {"cpu": 2**27, "cuda": 2**32}
 # A CPU's steps are long, and whoever looks takes a core from them.
 _IDLE_S = {"cpu": 0.01, "cuda": 0.001}
 
@@ -62,7 +62,7 @@ class CaptureSession:
         self._budget_rows = budget_rows
         self._block_prompts = block_prompts
         self._device = engine.facts[0].device
-        self._mailbox_bytes = buffer_bytes or _MAILBOX_BYTES[self._device]
+        self._mailbox_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._channel: Channel | None = None

@@ -21,7 +21,7 @@ from easysteer_data.engine.wire import Chunk, StreamShape, Sums
 from easysteer_data.hidden_states.capture import capture_result, finished_prompt
 from easysteer_data.hidden_states.prompts import prepare_prompts
 from easysteer_data.hidden_states.result import CaptureResult
-from easysteer_data.select import SelectSpec, coerce_select
+from easysteer_data.select import SelectSpec, coerce_select, max_rows
 from easysteer_data.types import Gates, Reduce, Stream
 
 # How long a finished part's rows may be on their way before all that the engine runs is waited for.
@@ -172,7 +172,7 @@ def _max_rows(prompt: Any, select: SelectSpec | None, max_tokens: int) -> int | 
     tokens = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
     if tokens is None:
         return None
-    return len(tokens) + max_tokens - 1 if select is None else select.max_rows(tokens, max_tokens - 1)
+    return max_rows(tokens, select, max_tokens - 1)
 
 
 class _Parts:

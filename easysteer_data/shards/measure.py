@@ -16,9 +16,10 @@ from easysteer_data.shards.labels import NO_CLASS, LabelHeader
 from easysteer_data.shards.statistics import LabelMeans, RowStatistics
 from easysteer_data.types import SPLITS, CapturedPrompt
 
-_BLOCK_VALUES = 2**16  # 512 KiB of float64: a block stays in the cache for all passes over it
+# 1 MiB of float64: a block stays in the cache for all passes over it, each long enough to be worth a call.
+_BLOCK_VALUES = 2**17
 # Of a layer that are summed by themselves: a constant, since the last bits of the sums depend on it.
-_PART_VALUES = 2**24
+_PART_VALUES = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,11 @@ class _Blocks:
         """The rows of these numbers as float32 and float64 [b, width], valid until the next block."""
         for start in range(0, len(numbers), self._n_block):
             block = numbers[start : start + self._n_block]
-            n = len(block)
-            captured = torch.index_select(self._rows, 0, block, out=self._captured[:n])
+            n, first = len(block), int(block[0])
+            if int(block[-1]) - first == n - 1:  # they ascend, so these are all rows of a range
+                captured = self._rows[first : first + n]
+            else:
+                captured = torch.index_select(self._rows, 0, block, out=self._captured[:n])
             # Half to double directly is four times slower than by way of single.
             single = self._singles[:n].copy_(captured)
             yield single, self._doubles[:n].copy_(single).numpy()

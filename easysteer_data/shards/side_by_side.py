@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from easysteer_data.cores import helper_threads
+from easysteer_data.cores import helper_pool, helper_threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,5 +18,5 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T
     if N_THREADS == 1:
         yield from ((item, work(item)) for item in items)
         return
-    with ThreadPoolExecutor(N_THREADS, "easysteer-data-layer") as pool:
+    with helper_pool(N_THREADS, "easysteer-data-layer") as pool:
         yield from zip(items, pool.map(work, items), strict=True)

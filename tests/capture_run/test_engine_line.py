@@ -57,9 +57,9 @@ def test_shards_asked_for_at_once_share_recordings_and_have_the_rows_of_their_pr
     assert len(shards) == N_SHARDS
     recordings, session = [], shard_stream.CaptureSession
 
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments: Any, **options: Any) -> Any:
         recordings.append(arguments)
-        return session(*arguments)
+        return session(*arguments, **options)
 
     monkeypatch.setattr(shard_stream, "CaptureSession", noted)
     tasks = [task_message(plan, number, shards[number]) for number in range(N_SHARDS)]
@@ -75,6 +75,27 @@ def test_shards_asked_for_at_once_share_recordings_and_have_the_rows_of_their_pr
         assert shard.n_tokens == sum(len(prompt.token_ids) + 1 for prompt in prompts)
         for layer_id, values in shard.proven.values["hidden_states"].items():
             torch.testing.assert_close(values, alone.rows(layer_id))
+
+
+def test_a_recording_that_can_not_begin_ends_each_call(
+    plan: CapturePlan, tiny_model: Path, engines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Any, **__: Any) -> Any:
+        raise EasySteerDataError("no shared memory")
+
+    shards = plan.plan_shards(plan.shapes() or {})
+    tasks = [task_message(plan, number, shards[number]) for number in range(N_SHARDS)]
+    with (
+        opened(plan, engines.get(tiny_model, max_model_len=128)) as line,
+        ThreadPoolExecutor(N_SHARDS) as callers,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(shard_stream, "CaptureSession", no_room)
+            answers = [callers.submit(line.capture, task, shards) for task in tasks]
+            for answer in answers:
+                with pytest.raises(EasySteerDataError, match="no shared memory"):
+                    answer.result(timeout=30)
+        assert line.capture(tasks[0], shards).proven.number == 0
 
 
 def test_a_prompt_that_the_engine_refuses_ends_its_call_and_the_next_one_works(

@@ -104,6 +104,8 @@ class EngineLine:
             stream.run(self._numbers(taken), lambda shard: taken.pop(shard.number).set_result(shard))
         except Exception as error:
             failure = error
+            if not taken and self._waiting:  # it failed before it took one: this call's own
+                taken.update([self._waiting.popleft()])
         for answer in taken.values():  # what waits still has a call of its own
             answer.set_exception(failure)
 
