@@ -171,6 +171,19 @@ def test_sixteen_steps_are_kept_at_most() -> None:
     run.mailboxes.remove()
 
 
+def test_kept_rows_take_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_bytes = 2 * 4 * 3  # layers, bytes a value, values
+    monkeypatch.setattr("easysteer_data.engine.recorder._KEPT_BYTES", 9 * row_bytes)
+    run = Run(block_rows=MAX_TOKENS, n_new=50)
+    run.step([0, 1], [(0, 0, 1), (1, 0, 1)])
+    for position in (1, 2):
+        generate(run, position)
+        assert run.blocks() == []
+    generate(run, 3)  # 8 rows: two more would be too many
+    assert run.blocks() == [[(i, position) for position in range(4) for i in (0, 1)]]
+    run.mailboxes.remove()
+
+
 @given(block_rows=st.sampled_from([1, 3, 8, 64]), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_any_schedule_gives_each_row_once(block_rows: int, seed: int) -> None:
