@@ -12,8 +12,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-# Rows that follow each other are copied as one; below this mean length, by index.
-_MEAN_RUN = 8
+# Rows that follow each other are copied as one where that is so many bytes, in all layers of a call; else by
+# index. A range that rows are taken from is worth a call sooner: it saves a copy.
+_RUN_BYTES, _RANGE_BYTES = 2**15, 2**13
 _WORDS = (np.int64, np.int32, np.int16)
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
@@ -32,8 +33,9 @@ def copy_rows(part: Layers, sources: np.ndarray, out: Layers, places: np.ndarray
     if not len(sources):
         return
     stacks = list(_stacks(part, out))
+    n_bytes = sum(to_rows[:, 0].nbytes for _, to_rows in stacks) // len(stacks) * len(sources)
     in_both = _runs((np.diff(sources) != 1) | (np.diff(places) != 1), len(sources))
-    if len(in_both) * _MEAN_RUN <= len(sources):
+    if len(in_both) * _RUN_BYTES <= n_bytes:
         for from_rows, to_rows in stacks:
             for run in in_both:
                 source, place, n = int(sources[run.start]), int(places[run.start]), run.stop - run.start
@@ -41,7 +43,7 @@ def copy_rows(part: Layers, sources: np.ndarray, out: Layers, places: np.ndarray
         return
     # A range of the source is a view: it is copied once, not twice.
     in_source = _runs(np.diff(sources) != 1, len(sources))
-    if len(in_source) * _MEAN_RUN > len(sources):
+    if len(in_source) * _RANGE_BYTES > n_bytes:
         in_source = [slice(0, len(sources))]
     for from_rows, to_rows in stacks:
         for run in in_source:

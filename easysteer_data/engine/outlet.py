@@ -37,9 +37,9 @@ class StepRows:
     def __len__(self) -> int:
         return len(self.prompt)
 
-    def at(self, rows: slice | np.ndarray) -> StepRows:
-        """Some of the rows, by place: views of a range, copies of others."""
-        chosen = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.token_id.device)
+    def at(self, rows: slice | np.ndarray, index: torch.Tensor | None = None) -> StepRows:
+        """Some rows by place: views of a range, copies of others, which `index` names on the device."""
+        chosen = rows if index is None else index
         return StepRows(
             self.prompt[rows],
             self.position[rows],

@@ -225,14 +225,16 @@ class Recorder:
             {stream: self._groups[stream].peaks_at(first, n_rows) for stream in self._part},
             {stream: self._groups[stream].rows_at(first, n_rows) for stream in self._part},
         )
-        generated = batch.generated
         if self._order is not None and self._order.reduce == "mean":
-            self._sum_prompt_rows(rows, generated)
+            self._sum_prompt_rows(rows, batch.generated)
         with self._lane.copying(self._slots.buffer_of(first)):
-            if batch.blocks is None:
-                self._put(rows, generated)
-            else:
+            if batch.blocks is not None:
                 self._outlet.publish(batch.blocks, rows, self._streams_left(batch))
+            elif self._lane.sorts and len(batch.steps) > 1:
+                by_prompt = np.argsort(batch.prompt, kind="stable")
+                self._put(rows.at(by_prompt, self._lane.index(by_prompt)), batch.generated[by_prompt])
+            else:
+                self._put(rows, batch.generated)
             # A row that a later step fails to write keeps this NaN and is refused by the proof.
             for peaks in rows.peaks.values():
                 peaks.fill_(torch.nan)
@@ -248,7 +250,7 @@ class Recorder:
     def _sum_prompt_rows(self, rows: StepRows, generated: np.ndarray) -> None:
         in_prompt = np.flatnonzero(~generated)
         if len(in_prompt):
-            chosen = rows.at(in_prompt)
+            chosen = rows.at(in_prompt, self._lane.index(in_prompt))
             self._sums.add(chosen.prompt, chosen.values)
 
     def _put(self, rows: StepRows, generated: np.ndarray) -> None:
@@ -257,5 +259,6 @@ class Recorder:
             return
         # Rows of generated tokens are kept one by one: the engine may run past a request's end, and only the
         # proof knows its tokens. The prompt's rows, known from the start, are added up.
-        self._outlet.put(rows.at(np.flatnonzero(~generated)), has_values=False)
-        self._outlet.put(rows.at(np.flatnonzero(generated)))
+        for in_prompt in (True, False):
+            places = np.flatnonzero(generated != in_prompt)
+            self._outlet.put(rows.at(places, self._lane.index(places)), has_values=not in_prompt)

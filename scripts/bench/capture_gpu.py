@@ -80,6 +80,21 @@ class Bench:
                 cosines.append(torch.cosine_similarity(rows, expected).min().item())
         return {"largest difference": round(max(differences), 5), "least cosine": round(min(cosines), 6)}
 
+    def generated_sample(self) -> float:
+        """Least cosine between generated rows of the whole load and those of the same tokens as a prompt."""
+        from easysteer_data import capture
+
+        n, layers = self.load.n_short, self.load.spread(min(4, self.load.n_layers))
+        prompts, cosines = self.load.prompts(n), []
+        whole = capture(self.tapped, prompts, min(24, self.load.n_new), layers=layers, select=NEW, **SAMPLING)
+        for i in random.Random(2).sample(range(len(prompts)), 3):  # noqa: S311
+            read = [*prompts[i]["prompt_token_ids"], *whole.outputs[i].outputs[0].token_ids[:-1]]
+            as_prompt = capture(self.tapped, [{"prompt_token_ids": read}], layers=layers, **SAMPLING)
+            for layer, rows in whole.sample(i).items():
+                expected = as_prompt.rows(layer)[n:].float()
+                cosines.append(torch.cosine_similarity(rows.float(), expected).min().item())
+        return round(min(cosines), 6)
+
     def shard_cases(self, arguments: argparse.Namespace) -> Iterator[Case]:
         """Shards of all prompt tokens in shared memory and on a disk; runs are removed at the end."""
         yield Case(
@@ -212,7 +227,7 @@ def main() -> None:
     bench = Bench(load, options(arguments), with_eager=not arguments.no_eager, with_peers=arguments.peers)
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
     report = measure(of_interest(bench.cases(), arguments.only), arguments.turns)
-    sample = bench.sample()
+    sample, generated = bench.sample(), bench.generated_sample()
     remove_mailboxes(bench.tapped)  # the stage asks for less than the cases so far have made
     report |= measure(of_interest(bench.shard_cases(arguments), arguments.only), arguments.turns)
     facts = {
@@ -221,6 +236,7 @@ def main() -> None:
         **vars(arguments),
         "model": Path(arguments.model).name,
         "rows in the batch beside rows alone": sample,
+        "generated rows beside rows of the same tokens as a prompt": generated,
         "left out": {name: why for name, why in bench.peers.items() if isinstance(why, str)},
     }
     sys.stdout.write(json.dumps({**facts, "cases": report}) + "\n" + as_table(report))

@@ -55,7 +55,8 @@ def shard_case(
         "corpus": {"path": str(folder / "corpus.jsonl"), "format": "jsonl", "token_ids_column": "token_ids"},
         "capture": {"layers": list(layers), "storage": dtype},
         "select": {"prompt": "all"},
-        "shards": {"max_buffer_gb": buffer_gb, "min_free_gb": 0.1},
+        # The last one is written when the engine has ended: short ones, since the whole run is.
+        "shards": {"max_buffer_gb": buffer_gb, "min_free_gb": 0.1, "min_shards": 32},
     }
     settings = build(ExperimentSettings, values)
     plan = plan_capture(settings)
