@@ -5,19 +5,17 @@ All sums are float64, each part's in one thread, and in a fixed order, so that e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from easysteer_data.shards.labels import NO_CLASS, LabelHeader
 from easysteer_data.shards.statistics import LabelMeans, RowStatistics
+from easysteer_data.shards.sum_rows import RowSums, sum_rows
 from easysteer_data.types import SPLITS, CapturedPrompt
 
-# 1 MiB of float64: a block stays in the cache for all passes over it, each long enough to be worth a call.
-_BLOCK_VALUES = 2**17
 # Of a layer that are summed by themselves: a constant, since the last bits of the sums depend on it.
 _PART_VALUES = 2**23
 
@@ -64,6 +62,8 @@ def parts_of(n_rows: int, width: int) -> list[range]:
 def sum_part(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int, part: range) -> list[SplitSums]:
     """Sums of each split's rows in a part of a layer's, in the order of SPLITS.
 
+    To be called where torch uses one core: the last bits of the sums depend on how many do.
+
     Args:
         rows: [n, width] of a capture type, all of the layer's.
         groups: each row in one of them.
@@ -71,11 +71,10 @@ def sum_part(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int, par
         part: which of the rows.
     """
     sums = [SplitSums(rows.shape[1], n_classes) for _ in SPLITS]
-    blocks = _Blocks(rows)
     for group in groups:
         first, last = np.searchsorted(group.rows.numpy(), (part.start, part.stop)).tolist()
-        for single, double in blocks.of(group.rows[first:last]):
-            sums[group.split].add(group.label, single, double)
+        if first < last:
+            sums[group.split].add(group.label, last - first, sum_rows(rows, group.rows[first:last]))
     return sums
 
 
@@ -89,31 +88,6 @@ def statistics_of(parts: Iterable[Sequence[SplitSums]]) -> tuple[RowStatistics, 
     return tuple(split.statistics() for split in total)
 
 
-class _Blocks:
-    """Chosen rows block by block, in buffers that are used again."""
-
-    def __init__(self, rows: torch.Tensor) -> None:
-        width = rows.shape[1]
-        self._rows = rows
-        self._n_block = max(1, _BLOCK_VALUES // width)
-        self._captured = torch.empty(self._n_block, width, dtype=rows.dtype)
-        self._singles = torch.empty(self._n_block, width, dtype=torch.float32)
-        self._doubles = torch.empty(self._n_block, width, dtype=torch.float64)
-
-    def of(self, numbers: torch.Tensor) -> Iterator[tuple[torch.Tensor, NDArray[np.float64]]]:
-        """The rows of these numbers as float32 and float64 [b, width], valid until the next block."""
-        for start in range(0, len(numbers), self._n_block):
-            block = numbers[start : start + self._n_block]
-            n, first = len(block), int(block[0])
-            if int(block[-1]) - first == n - 1:  # they ascend, so these are all rows of a range
-                captured = self._rows[first : first + n]
-            else:
-                captured = torch.index_select(self._rows, 0, block, out=self._captured[:n])
-            # Half to double directly is four times slower than by way of single.
-            single = self._singles[:n].copy_(captured)
-            yield single, self._doubles[:n].copy_(single).numpy()
-
-
 class SplitSums:
     """Running sums of one split's rows; those without a class are in the last place of those per class."""
 
@@ -124,16 +98,14 @@ class SplitSums:
         self._total_norm = 0.0
         self._max_abs: np.float64 = np.float64(0)
 
-    def add(self, label: int, single: torch.Tensor, double: NDArray[np.float64]) -> None:
-        """Take a block of one class in; `double` is overwritten."""
-        low, high = torch.aminmax(single)
-        # Keeps a NaN, max() may not.
-        self._max_abs = np.maximum(self._max_abs, np.maximum(-float(low), float(high)))
-        self._n_rows[label] += len(double)
-        self._total[label] += double.sum(axis=0)
-        np.multiply(double, double, out=double)
-        self._total_square += double.sum(axis=0)
-        self._total_norm += float(np.sqrt(double.sum(axis=1)).sum())
+    def add(self, label: int, n_rows: int, sums: RowSums) -> None:
+        """Take rows of one class in."""
+        total, total_square, total_norm, max_abs = sums
+        self._n_rows[label] += n_rows
+        self._total[label] += total.numpy()
+        self._total_square += total_square.numpy()
+        self._total_norm += float(total_norm)
+        self._max_abs = np.maximum(self._max_abs, float(max_abs))  # keeps a NaN, max() may not
 
     def add_sums(self, other: SplitSums) -> None:
         """Take the sums of other rows in."""

@@ -15,8 +15,5 @@ N_THREADS = helper_threads()
 def side_by_side(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
     """Each item and what the work gives for it, in order; raises what the first one's raised that failed."""
     items = list(items)
-    if N_THREADS == 1:
-        yield from ((item, work(item)) for item in items)
-        return
     with helper_pool(N_THREADS, "easysteer-data-layer") as pool:
         yield from zip(items, pool.map(work, items), strict=True)
