@@ -27,7 +27,7 @@ from easysteer_data.shards.remote_lock import RemoteLock
 from easysteer_data.shards.resume import refuse_other_run
 from easysteer_data.shards.shard_files import make_folders, write_shard
 from easysteer_data.shards.space import shard_bytes
-from easysteer_data.shards.statistics_file import merge_files
+from easysteer_data.shards.statistics_file import StatisticsMerge
 from easysteer_data.types import CapturedShard, OnExisting
 
 _N_FILES_AT_ONCE = 8
@@ -175,8 +175,10 @@ class RemoteRunWriter:
         n_shards = len(self.header.plan)
         refuse_gaps(self.out, n_shards, self._committed)
         names = [layout.statistics_name(number) for number in range(n_shards)]
-        paths = list(self._files.map(self._fetch, names))
-        data = merge_files(paths, layer_keys(self.header.layers))
+        merge = StatisticsMerge(layer_keys(self.header.layers))
+        for path in self._files.map(self._fetch, names):
+            merge.add(path)
+        data = merge.to_bytes()
         statistics = FileEntry(layout.STATISTICS, len(data), hashlib.sha256(data).hexdigest())
         manifest = Manifest(self.header, self.entries, statistics, measured or {})
         self._lock.check()

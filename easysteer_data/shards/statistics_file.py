@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import reduce
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import safetensors
@@ -45,17 +44,7 @@ def read_statistics(path: Path, key: LayerKey) -> LayerStatistics:
     Raises:
         BadShardError: the file can't be read or lacks them.
     """
-    prefix = layout.layer_folder(*key) + "/"
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {
-                name: file.get_tensor(name)
-                for name in file.keys()  # noqa: SIM118 - no mapping, only has this method
-                if name.startswith(prefix)
-            }
-    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise BadShardError(f"{path}: no usable statistics of {prefix[:-1]} ({error})") from error
-    return statistics_of(tensors, key, path)
+    return next(_read_layers(path, [key]))
 
 
 def statistics_of(tensors: Tensors, key: LayerKey, source: Path | str) -> LayerStatistics:
@@ -74,13 +63,51 @@ def statistics_of(tensors: Tensors, key: LayerKey, source: Path | str) -> LayerS
         raise BadShardError(f"{source}: no usable statistics of {folder} ({error})") from error
 
 
-def merge_files(paths: Iterable[Path], keys: Iterable[LayerKey]) -> bytes:
-    """The contents of the merged file, from the shards' files in shard order."""
-    shards = list(paths)
-    # One shard of one layer in memory at a time, beside the sums.
-    return statistics_bytes(
-        {key: reduce(LayerStatistics.merged, (read_statistics(path, key) for path in shards)) for key in keys}
-    )
+class StatisticsMerge:
+    """The merged statistics of the shards so far, which must come in shard order.
+
+    Attributes:
+        n_shards: how many.
+
+    Args:
+        keys: the layers.
+    """
+
+    def __init__(self, keys: Iterable[LayerKey]) -> None:
+        self._keys = list(keys)
+        self._layers: dict[LayerKey, LayerStatistics] = {}
+        self.n_shards = 0
+
+    def add(self, path: Path) -> None:
+        """Take the next shard's file in; one of its layers is in memory at a time.
+
+        Raises:
+            BadShardError: the file can't be read or lacks a layer; nothing of it is taken in.
+        """
+        layers = dict(self._layers)
+        for key, shard in zip(self._keys, _read_layers(path, self._keys), strict=True):
+            layers[key] = layers[key].merged(shard) if key in layers else shard
+        self._layers = layers
+        self.n_shards += 1
+
+    def to_bytes(self) -> bytes:
+        """The contents of the merged file."""
+        return statistics_bytes(self._layers)
+
+
+def _read_layers(path: Path, keys: Iterable[LayerKey]) -> Iterator[LayerStatistics]:
+    where = ""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            names: dict[str, list[str]] = {}
+            for name in file.keys():  # noqa: SIM118 - no mapping, only has this method
+                names.setdefault("/".join(name.split("/")[:2]), []).append(name)
+            for key in keys:
+                where = f" of {layout.layer_folder(*key)}"
+                tensors = {n: file.get_tensor(n) for n in names.get(layout.layer_folder(*key), ())}
+                yield statistics_of(tensors, key, path)
+    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise BadShardError(f"{path}: no usable statistics{where} ({error})") from error
 
 
 def _layer_tensors(layer: LayerStatistics) -> dict[str, torch.Tensor]:

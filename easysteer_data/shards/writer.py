@@ -6,6 +6,7 @@ Knows no engine and no corpus.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,7 +22,7 @@ from easysteer_data.shards.manifest import Manifest, check_entry, refuse_gaps
 from easysteer_data.shards.resume import claim_folder, lock_folder
 from easysteer_data.shards.shard_files import write_file, write_shard
 from easysteer_data.shards.space import write_failures_explained
-from easysteer_data.shards.statistics_file import merge_files
+from easysteer_data.shards.statistics_file import StatisticsMerge
 from easysteer_data.shards.taking import take_file
 from easysteer_data.types import CapturedShard, OnExisting
 
@@ -49,6 +50,7 @@ class RunWriter:
         self._lock = lock
         self._min_free_bytes = min_free_bytes
         self.header = header
+        self._merge = StatisticsMerge(layer_keys(header.layers))
 
     @classmethod
     def open(
@@ -151,11 +153,10 @@ class RunWriter:
         """
         n_shards = len(self.header.plan)
         refuse_gaps(self.out, n_shards, self._committed)
-        paths = [self.out / layout.statistics_name(number) for number in range(n_shards)]
         shards = tuple(self._committed[number] for number in range(n_shards))
-        merged = merge_files(paths, layer_keys(self.header.layers))
+        self._merge_statistics()
         with write_failures_explained(self.out):
-            statistics = write_file(self.out, layout.STATISTICS, merged)
+            statistics = write_file(self.out, layout.STATISTICS, self._merge.to_bytes())
             manifest = Manifest(self.header, shards, statistics, measured or {})
             write_file(self.out, layout.MANIFEST, manifest.to_bytes())
         self._lock.release()
@@ -165,3 +166,10 @@ class RunWriter:
         with write_failures_explained(self.out):
             append_durably(self.out / layout.JOURNAL, journal_bytes([entry]))
         self._committed[entry.number] = entry
+        with suppress(BadShardError):  # `close` raises it
+            self._merge_statistics()
+
+    def _merge_statistics(self) -> None:
+        """Take in the shards that follow those so far: with thousands at the end, that would take long."""
+        while (number := self._merge.n_shards) in self._committed:
+            self._merge.add(self.out / layout.statistics_name(number))
