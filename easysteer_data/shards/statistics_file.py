@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import safetensors
@@ -95,19 +95,19 @@ class StatisticsMerge:
         return statistics_bytes(self._layers)
 
 
-def _read_layers(path: Path, keys: Iterable[LayerKey]) -> Iterator[LayerStatistics]:
-    where = ""
+def _read_layers(path: Path, keys: Sequence[LayerKey]) -> Iterator[LayerStatistics]:
+    folder = layout.layer_folder(*keys[0])
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             names: dict[str, list[str]] = {}
             for name in file.keys():  # noqa: SIM118 - no mapping, only has this method
                 names.setdefault("/".join(name.split("/")[:2]), []).append(name)
             for key in keys:
-                where = f" of {layout.layer_folder(*key)}"
-                tensors = {n: file.get_tensor(n) for n in names.get(layout.layer_folder(*key), ())}
+                folder = layout.layer_folder(*key)
+                tensors = {name: file.get_tensor(name) for name in names.get(folder, ())}
                 yield statistics_of(tensors, key, path)
     except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise BadShardError(f"{path}: no usable statistics{where} ({error})") from error
+        raise BadShardError(f"{path}: no usable statistics of {folder} ({error})") from error
 
 
 def _layer_tensors(layer: LayerStatistics) -> dict[str, torch.Tensor]:
