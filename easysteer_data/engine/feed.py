@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from easysteer_data.engine.wire import RequestTag
@@ -15,6 +15,7 @@ from easysteer_data.select import SelectSpec
 
 _OURS = ("extra_args", "skip_reading_prefix_cache", "max_tokens", "skip_clone")
 _PLAIN = (bool, int, float, str)
+_AT_ONCE = 32  # the engine begins with these while the next ones are read and put in
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +130,11 @@ class Feed:
 
     def _fill(self, waiting: Iterator[Request | None]) -> None:
         room = None if self._window is None else self._window - len(self._running)
-        requests: list[Request] = []
-        for request in islice(waiting, room):
-            if request is None:
-                break
-            requests.append(request)
-        if not requests:
-            return
+        given = takewhile(lambda request: request is not None, islice(waiting, room))
+        while requests := [request for request in islice(given, _AT_ONCE) if request is not None]:
+            self._put(requests)
+
+    def _put(self, requests: Sequence[Request]) -> None:
         wires = {id(r.select): r.select.to_wire() for r in requests if r.select is not None}
         tags = [RequestTag(r.tag, wires.get(id(r.select)), r.recipe) for r in requests]
         params = [self._params_of(tag) for tag in tags]

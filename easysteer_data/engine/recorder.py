@@ -31,7 +31,7 @@ from easysteer_data.types import Stream
 
 # Rows of small steps are kept until they fill a block or take so many bytes, but for so many steps at most:
 # the last ones of a request are waited for. A step is small if at least _MIN_STEPS like it fit.
-_MAX_STEPS, _MIN_STEPS, _KEPT_BYTES = 16, 4, 2**28
+_MAX_STEPS, _MIN_STEPS, _LAST_STEPS, _KEPT_BYTES = 16, 4, 2, 2**28
 
 
 class Recorder:
@@ -156,7 +156,7 @@ class Recorder:
         wanted = self._requests.wanted(geometry)
         n = len(wanted)
         self._spend(n)
-        if not self._fits(n) or (n == 0 and wanted.ends):
+        if not self._fits(n) or (n == 0 and wanted.n_left == 0):
             self._hand_over_kept()
         first_slot = self._slots.place(wanted.token, geometry.input_ids, beside=self._kept is not None)
         if n:
@@ -199,16 +199,24 @@ class Recorder:
 
     def _take(self, step: RowBatch) -> None:
         batch = step if self._kept is None else self._kept.followed_by(step)
-        reduced = self._order is not None and self._order.reduce == "mean"
-        goes = reduced or step.steps[-1].ends or not self._is_small(len(step))
-        # What the next step would not fit beside goes now, while the engine waits for the device.
-        full = len(batch) + len(step) > self._room or len(batch.steps) == _MAX_STEPS
-        if goes or full:
+        if self._goes_now(step, batch):
             self._kept = None
             self._hand_over(batch)
         else:
             self._kept = batch
         self._outlet.keep_back(self._kept is not None)
+
+    def _goes_now(self, step: RowBatch, batch: RowBatch) -> bool:
+        """Whether a step's rows, and those kept before it, which are the batch, are not kept any longer."""
+        n_left, n_kept = step.steps[-1].n_left, len(batch.steps)
+        reduced = self._order is not None and self._order.reduce == "mean"
+        if reduced or n_left == 0 or not self._is_small(len(step)):
+            return True
+        # What the next step would not fit beside goes now, while the engine waits for the device.
+        if len(batch) + len(step) > self._room or n_kept == _MAX_STEPS:
+            return True
+        # The driver waits for what goes at a request's end: most of it goes a little sooner.
+        return n_left == _LAST_STEPS and n_kept > 2 * _LAST_STEPS
 
     def _hand_over_kept(self) -> None:
         batch, self._kept = self._kept, None

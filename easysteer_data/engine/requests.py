@@ -12,6 +12,8 @@ from easysteer_data.engine.geometry import StepGeometry
 from easysteer_data.engine.wire import RequestTag
 from easysteer_data.select import SelectSpec
 
+_MANY = 2**31
+
 
 @dataclass(slots=True)
 class _Request:
@@ -28,9 +30,9 @@ class _Request:
     n_seen: int = 0
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the model has read all that it will."""
-        return self.n_seen >= self.n_positions
+    def n_left(self) -> int:
+        """How many tokens the model may still read."""
+        return max(0, self.n_positions - self.n_seen)
 
     def wanted(self, start: int, count: int) -> np.ndarray | range:
         """Positions of this step's tokens whose rows are wanted and not taken yet."""
@@ -65,14 +67,15 @@ class WantedRows:
         position: int32 [n], absolute position of the row's token.
         token: int64 [n], the token's place in the flat batch.
         generated: bool [n], whether the token was generated.
-        ends: whether a tagged request of the step runs for the last time, as far as that is known beforehand.
+        n_left: fewest tokens that a tagged request of the step may still read behind it; 0 where one runs for
+            the last time, as far as that is known beforehand.
     """
 
     prompt: np.ndarray
     position: np.ndarray
     token: np.ndarray
     generated: np.ndarray
-    ends: bool = False
+    n_left: int = _MANY
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -119,8 +122,8 @@ class _SteadyBatch:
             return None
         self.starts = geometry.starts
         position = geometry.starts[self.token].astype(np.int32)
-        ends = bool((geometry.starts + 1 >= self.n_positions).any())
-        return WantedRows(self.prompt, position, self.token, np.ones(len(position), dtype=bool), ends)
+        n_left = max(0, int((self.n_positions - geometry.starts).min()) - 1)
+        return WantedRows(self.prompt, position, self.token, np.ones(len(position), dtype=bool), n_left)
 
     def note_seen(self) -> None:
         """Tell the requests what was taken of them."""
@@ -174,14 +177,14 @@ class RunningRequests:
     def _looked_up(self, geometry: StepGeometry) -> WantedRows:
         prompts, lengths, counts, shifts = [], [], [], []
         positions: list[int] = []
-        first_token, ends = 0, False
+        first_token, n_left = 0, _MANY
         for req_id, start, count in zip(
             geometry.req_ids, geometry.starts.tolist(), geometry.counts.tolist(), strict=True
         ):
             request = self._requests.get(req_id)
             if request is not None:
                 wanted = request.wanted(start, count)
-                ends = ends or request.has_ended
+                n_left = min(n_left, request.n_left)
                 prompts.append(request.prompt)
                 lengths.append(len(request.prompt_token_ids))
                 counts.append(len(wanted))
@@ -194,5 +197,5 @@ class RunningRequests:
             for values in (prompts, lengths, shifts)
         )
         return WantedRows(
-            prompt.astype(np.int32), position.astype(np.int32), position + shift, position >= length, ends
+            prompt.astype(np.int32), position.astype(np.int32), position + shift, position >= length, n_left
         )

@@ -172,6 +172,20 @@ def test_sixteen_steps_are_kept_at_most() -> None:
     run.mailboxes.remove()
 
 
+def test_most_of_the_rows_go_out_before_the_last_steps_of_a_request() -> None:
+    run = Run(block_rows=MAX_TOKENS, n_new=9)
+    run.step([0], [(0, 0, 2)])
+    for position in range(2, 8):
+        assert run.blocks() == []
+        run.step([], [(0, position, 1)])
+    assert run.blocks() == [[(0, position) for position in range(8)]]
+    for position in (8, 9):  # of 2 + 9 tokens the last is never read
+        assert run.blocks() == []
+        run.step([], [(0, position, 1)])
+    assert run.blocks() == [[(0, 8), (0, 9)]]
+    run.mailboxes.remove()
+
+
 def test_kept_rows_take_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     row_bytes = 2 * 4 * 3  # layers, bytes a value, values
     monkeypatch.setattr("easysteer_data.engine.recorder._KEPT_BYTES", 9 * row_bytes)
