@@ -27,7 +27,7 @@ from easysteer_data.types import SPLITS, CapturedPrompt, CapturedShard, Prompt, 
 N_TOKENS = 512  # of a prompt
 
 
-def made_shard(n_layers: int, n_rows: int, width: int) -> tuple[RunHeader, CapturedShard]:
+def made_shard(n_layers: int, n_rows: int, width: int, storage: str = "bfloat16") -> tuple[RunHeader, CapturedShard]:
     """One shard that is a whole run."""
     n_prompts = n_rows // N_TOKENS
     position = torch.arange(N_TOKENS, dtype=torch.int32).repeat(n_prompts)
@@ -50,7 +50,7 @@ def made_shard(n_layers: int, n_rows: int, width: int) -> tuple[RunHeader, Captu
         corpus={},
         versions={},
         layer_convention="",
-        streams={"hidden_states": StreamHeader(tuple(range(n_layers)), width, "bfloat16")},
+        streams={"hidden_states": StreamHeader(tuple(range(n_layers)), width, storage)},
         label=LabelHeader(None, ()),
         plan=plan_shards([N_TOKENS] * n_prompts, 2 * width, shard_bytes=2**60),
     )
@@ -64,10 +64,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16384)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2, 4, 8])
+    parser.add_argument("--storage", default="bfloat16")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", help="folder on the disk to be measured")
     arguments = parser.parse_args()
-    header, shard = made_shard(arguments.layers, arguments.rows, arguments.width)
+    header, shard = made_shard(arguments.layers, arguments.rows, arguments.width, arguments.storage)
     n_gb = sum(rows.nbytes for rows in shard.values["hidden_states"].values()) / 1e9
     folder = Path(tempfile.mkdtemp(prefix="shard-bench-", dir=arguments.out or "/dev/shm"))  # noqa: S108
     shard_files.make_folders(folder, header)
