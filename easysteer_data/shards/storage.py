@@ -6,13 +6,12 @@ Knows blocks of rows and their scales; knows no shard and no file.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from easysteer_data.shards.dtypes import SCALED_PEAKS
+from easysteer_data.shards.storage_loops import encode_rows, storage_errors
 
 _BLOCK_VALUES = 2**16  # 256 KiB of float32: a block stays in the cache for all passes over it
 _MAX_PEAK = torch.finfo(torch.float32).max * (1 - 2**-22)  # a scale rounded up must not overflow when read
@@ -81,19 +80,14 @@ class StorageMeter:
         """Take rows [n, width] in, as captured and as stored."""
         if len(captured) == 0:
             return
-        x = captured.float().double().numpy()  # half to double directly is four times slower
-        s = decode(stored).float().double().numpy()
-        square, inner = (x * x).sum(axis=1), (x * s).sum(axis=1)
-        length = np.sqrt(square) * np.sqrt((s * s).sum(axis=1))
-        s -= x
-        error = (s * s).sum(axis=1)
-        cosine = inner / np.where(length == 0, 1.0, length)  # 0 where one of the two is zero
-        cosine = np.minimum(np.where(error == 0, 1.0, cosine), 1.0)
-        self._n_rows += len(x)
-        self._sum_square += float(square.sum())
-        self._sum_error += float(error.sum())
-        self._sum_cosine += float(cosine.sum())
-        self._min_cosine = min(self._min_cosine, float(cosine.min()))
+        square, error, cosine, min_cosine = storage_errors(
+            captured, stored.rows, stored.scale, _n_block(captured.shape[1])
+        )
+        self._n_rows += len(captured)
+        self._sum_square += float(square)
+        self._sum_error += float(error)
+        self._sum_cosine += float(cosine)
+        self._min_cosine = min(self._min_cosine, float(min_cosine))
 
     def error(self) -> StorageError:
         """The error of all rows so far."""
@@ -123,12 +117,16 @@ def encode(rows: torch.Tensor, dtype: torch.dtype, meter: StorageMeter | None = 
     """
     if rows.dtype == dtype and meter is None:
         return StoredRows(rows)
-    scale = torch.empty(len(rows)) if dtype in SCALED_PEAKS else None
-    stored = StoredRows(torch.empty(rows.shape, dtype=dtype), scale)
-    for block in _blocks(*rows.shape):
-        _encode_block(rows[block], stored[block])
-        if meter is not None:
-            meter.add(rows[block], stored[block])
+    stored = StoredRows(torch.empty(rows.shape, dtype=dtype))
+    if dtype in SCALED_PEAKS:
+        peak = SCALED_PEAKS[dtype]
+        scale = torch.empty(len(rows))
+        stored = StoredRows(stored.rows, scale)
+        encode_rows(rows, stored.rows, scale, peak, _MIN_SCALE, _MAX_PEAK / peak, _n_block(rows.shape[1]))
+    else:
+        stored.rows.copy_(rows)
+    if meter is not None:
+        meter.add(rows, stored)
     return stored
 
 
@@ -141,18 +139,6 @@ def decode(stored: StoredRows) -> torch.Tensor:
     return stored.rows.float().mul_(stored.scale[:, None])
 
 
-def _encode_block(rows: torch.Tensor, into: StoredRows) -> None:
-    if into.scale is None:
-        into.rows.copy_(rows)
-        return
-    single = rows.float()
-    peak, stored_peak = single.abs().amax(dim=1), SCALED_PEAKS[into.rows.dtype]
-    scale = (peak / stored_peak).clamp_(_MIN_SCALE, _MAX_PEAK / stored_peak)
-    into.scale.copy_(scale.masked_fill_(peak == 0, 1.0))
-    single = single / into.scale[:, None]
-    into.rows.copy_(single.round_() if into.rows.dtype == torch.int8 else single)
-
-
 def _half_of_float8(rows: torch.Tensor) -> torch.Tensor:
     """float8_e4m3 values / 256 as float16, exactly; three times faster than torch's own conversion.
 
@@ -163,6 +149,5 @@ def _half_of_float8(rows: torch.Tensor) -> torch.Tensor:
     return bits.bitwise_left_shift_(7).bitwise_and_(~0x4000).view(torch.float16)
 
 
-def _blocks(n_rows: int, width: int) -> Iterator[slice]:
-    n_block = max(1, _BLOCK_VALUES // width)
-    return (slice(start, start + n_block) for start in range(0, n_rows, n_block))
+def _n_block(width: int) -> int:
+    return max(1, _BLOCK_VALUES // width)

@@ -1,16 +1,10 @@
-"""Sums of a layer's rows: one call of TorchScript, during which other threads have the interpreter.
-
-Called from Python block by block, the same operations scale to two threads and no further: each thread waits
-for the interpreter after every one. TorchScript is deprecated in favour of compilers, which would need a C++
-compiler wherever rows are captured; where it is missing, Python runs the function, more slowly.
-"""
+"""Sums of a layer's rows, in float64 and in a fixed order."""
 
 # No `from __future__ import annotations` here: TorchScript reads the annotations.
 
-import warnings
-from collections.abc import Callable
-
 import torch
+
+from easysteer_data.shards.scripted import scripted
 
 # Sum of the rows, and of their squares, float64 [width]; sum of their norms; largest absolute value.
 RowSums = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -18,6 +12,7 @@ RowSums = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 _BLOCK_VALUES = 2**17  # 1 MiB of float64: a block stays in the cache for all passes over it
 
 
+@scripted
 def _sums(rows: torch.Tensor, places: torch.Tensor, n_block: int) -> RowSums:
     width = rows.shape[1]
     captured = torch.empty([n_block, width], dtype=rows.dtype)
@@ -43,19 +38,6 @@ def _sums(rows: torch.Tensor, places: torch.Tensor, n_block: int) -> RowSums:
     return total, total_square, total_norm, max_abs
 
 
-def _scripted(function: Callable[[torch.Tensor, torch.Tensor, int], RowSums]) -> Callable[..., RowSums]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is deprecated
-            scripted: Callable[..., RowSums] = torch.jit.script(function)
-    except Exception:  # whatever a later release raises instead
-        return function
-    return scripted
-
-
-_run = _scripted(_sums)
-
-
 def sum_rows(rows: torch.Tensor, places: torch.Tensor) -> RowSums:
     """Sum some rows.
 
@@ -63,4 +45,4 @@ def sum_rows(rows: torch.Tensor, places: torch.Tensor) -> RowSums:
         rows: [n, width] of a capture type.
         places: int64 [m], which ones.
     """
-    return _run(rows, places, max(1, _BLOCK_VALUES // rows.shape[1]))
+    return _sums(rows, places, max(1, _BLOCK_VALUES // rows.shape[1]))
