@@ -30,10 +30,6 @@ class StoredRows:
     rows: torch.Tensor
     scale: torch.Tensor | None = None
 
-    def __getitem__(self, part: slice) -> StoredRows:
-        """A view of some of the rows."""
-        return StoredRows(self.rows[part], None if self.scale is None else self.scale[part])
-
 
 @dataclass(frozen=True, slots=True)
 class StorageError:

@@ -27,7 +27,9 @@ from easysteer_data.types import SPLITS, CapturedPrompt, CapturedShard, Prompt, 
 N_TOKENS = 512  # of a prompt
 
 
-def made_shard(n_layers: int, n_rows: int, width: int, storage: str = "bfloat16") -> tuple[RunHeader, CapturedShard]:
+def made_shard(
+    n_layers: int, n_rows: int, width: int, storage: str = "bfloat16"
+) -> tuple[RunHeader, CapturedShard]:
     """One shard that is a whole run."""
     n_prompts = n_rows // N_TOKENS
     position = torch.arange(N_TOKENS, dtype=torch.int32).repeat(n_prompts)
