@@ -6,9 +6,8 @@ import gc
 from types import TracebackType
 from typing import Self
 
-_OF_PYTHON = (
-    10_000  # fewer objects than this may have been frozen by Python itself, as 3.12 does at its start
-)
+# Fewer objects than this may have been frozen by Python itself, as 3.12 does at its start.
+_OF_PYTHON = 10_000
 
 
 class FrozenHeap:
