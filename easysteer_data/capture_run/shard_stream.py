@@ -61,7 +61,7 @@ class ShardStream:
 
         Args:
             numbers: which shards; None = no further one is there yet, see `Feed.run`.
-            take: called with each shard, its rows not yet in order.
+            take: called with each shard, its rows not proven yet.
             after_step: called with the requests that a step of the engine finished.
 
         Raises:

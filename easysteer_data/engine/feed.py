@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from easysteer_data.engine.wire import RequestTag
@@ -130,8 +130,8 @@ class Feed:
 
     def _fill(self, waiting: Iterator[Request | None]) -> None:
         room = None if self._window is None else self._window - len(self._running)
-        given = takewhile(lambda request: request is not None, islice(waiting, room))
-        while requests := [request for request in islice(given, _AT_ONCE) if request is not None]:
+        ready = _until_none(islice(waiting, room))
+        while requests := list(islice(ready, _AT_ONCE)):
             self._put(requests)
 
     def _put(self, requests: Sequence[Request]) -> None:
@@ -163,3 +163,10 @@ class Feed:
             except Exception as refused:
                 return SettingsError(f"prompt {request.tag}: vLLM refuses it: {refused}")
         return SettingsError(f"vLLM refuses the prompts: {error}")
+
+
+def _until_none(requests: Iterator[Request | None]) -> Iterator[Request]:
+    for request in requests:
+        if request is None:
+            return
+        yield request

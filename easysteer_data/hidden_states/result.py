@@ -36,6 +36,22 @@ class RowLabels:
     def __len__(self) -> int:
         return len(self._req_ids) if self._n_rows is None else sum(self._n_rows)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RowLabels):
+            return NotImplemented
+        return (self.req_ids, self.positions, self.token_ids) == (
+            other.req_ids,
+            other.positions,
+            other.token_ids,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"RowLabels(req_ids={self.req_ids!r}, positions={self.positions!r}, token_ids={self.token_ids!r})"
+        )
+
     # Lists of all rows take longer than the capture of the last ones: made when they are asked for.
 
     @cached_property

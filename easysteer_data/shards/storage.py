@@ -113,14 +113,12 @@ def encode(rows: torch.Tensor, dtype: torch.dtype, meter: StorageMeter | None = 
     """
     if rows.dtype == dtype and meter is None:
         return StoredRows(rows)
-    stored = StoredRows(torch.empty(rows.shape, dtype=dtype))
     if dtype in SCALED_PEAKS:
-        peak = SCALED_PEAKS[dtype]
-        scale = torch.empty(len(rows))
-        stored = StoredRows(stored.rows, scale)
-        encode_rows(rows, stored.rows, scale, peak, _MIN_SCALE, _MAX_PEAK / peak, _n_block(rows.shape[1]))
+        peak, into, scale = SCALED_PEAKS[dtype], torch.empty(rows.shape, dtype=dtype), torch.empty(len(rows))
+        encode_rows(rows, into, scale, peak, _MIN_SCALE, _MAX_PEAK / peak, _n_block(rows.shape[1]))
+        stored = StoredRows(into, scale)
     else:
-        stored.rows.copy_(rows)
+        stored = StoredRows(rows.to(dtype))
     if meter is not None:
         meter.add(rows, stored)
     return stored

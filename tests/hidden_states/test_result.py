@@ -11,6 +11,17 @@ from easysteer_data.hidden_states import CaptureResult, RowLabels
 
 OUTPUTS = [SimpleNamespace(request_id="7"), SimpleNamespace(request_id="8"), SimpleNamespace(request_id="9")]
 LABELS = RowLabels(["7", "7", "9"], [0, 1, 4], [11, 12, 13])
+
+
+def test_labels_of_whole_requests_are_those_of_their_rows() -> None:
+    tensors = torch.tensor([0, 1, 4]), torch.tensor([11, 12, 13])
+    labels = RowLabels(["7", "8", "9"], *tensors, n_rows=(2, 0, 1))
+    assert len(labels) == 3
+    assert labels == LABELS
+    assert labels != RowLabels(["7", "7", "9"], [0, 1, 5], [11, 12, 13])
+    assert repr(labels) == "RowLabels(req_ids=['7', '7', '9'], positions=[0, 1, 4], token_ids=[11, 12, 13])"
+
+
 ROWS = {1: torch.arange(6.0).view(3, 2), 0: torch.arange(6.0).view(3, 2) + 10}
 
 
