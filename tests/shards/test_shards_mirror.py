@@ -73,7 +73,8 @@ def test_a_copy_from_a_server_that_drops_answers_has_the_bytes_that_are_served(
     assert server.n_dropped > 2
     parts = [part for name, part in server.asked if name.endswith(".tar")]
     assert {part is not None for part in parts} == {ranges}
-    assert len(parts) > len(tars)
+    # Which answers were dropped depends on the threads: of tars, or of the small files beside them.
+    assert len(server.asked) - len(set(server.asked)) >= server.n_dropped
 
 
 def test_a_damaged_file_is_named_and_not_kept(remote: Path, tmp_path: Path) -> None:
