@@ -10,9 +10,9 @@ import torch
 
 
 def helper_threads() -> int:
-    """Half of the cores that this process may use, and 8 at most: the others are the engine's."""
+    """Half of the cores that this process may use, or all but four: those are the engine's. 16 at most."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, allowed // 2))
+    return max(1, min(16, max(allowed // 2, allowed - 4)))
 
 
 def helper_pool(n_threads: int, name: str) -> ThreadPoolExecutor:

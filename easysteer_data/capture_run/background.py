@@ -1,4 +1,4 @@
-"""Work that a thread of its own does while the engine runs on: bounded bytes waiting, errors at once.
+"""Work that threads of its own do while the engine runs on: bounded bytes waiting, errors at once.
 
 Knows neither shards nor rows.
 """
@@ -15,29 +15,37 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Hands items one by one to a function in a thread; a context that ends when all items are done.
+    """Hands items to a function in threads; a context that ends when all items are done.
 
-    An exception of the function ends the thread, drops what waits, and is raised by the next call here, or
+    An exception of the function ends the threads, drops what waits, and is raised by the next call here, or
     on leaving the context. Where the context's own block raised, what waits is still done, and an exception
     of the function is only noted in the block's.
 
     Args:
-        work: called with each item, in order.
-        max_bytes: of the items that wait, beside the one being worked on; one item may always wait.
+        work: called with each item; items are begun in order.
+        max_bytes: of the items that wait, and of those being worked on; one item may always wait, and one
+            always be worked on.
+        n_threads: items worked on at once.
     """
 
-    def __init__(self, work: Callable[[T], None], max_bytes: int) -> None:
+    def __init__(self, work: Callable[[T], None], max_bytes: int, n_threads: int = 1) -> None:
         self._work = work
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[T, int]] = deque()
-        self._n_bytes = 0
+        self._n_waiting_bytes = 0
+        self._n_working = 0
+        self._n_working_bytes = 0
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="easysteer-data-writer", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"easysteer-data-writer-{i}", daemon=True)
+            for i in range(n_threads)
+        ]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
@@ -46,7 +54,8 @@ class Background(Generic[T]):
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         if self._error is None or self._error is error:
             return
         if error is None:
@@ -58,12 +67,14 @@ class Background(Generic[T]):
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self._error is not None or not self._waiting or self._n_bytes + n_bytes <= self._max_bytes
+                    self._error is not None
+                    or not self._waiting
+                    or self._n_waiting_bytes + n_bytes <= self._max_bytes
                 )
             )
             self._raise_error()
             self._waiting.append((item, n_bytes))
-            self._n_bytes += n_bytes
+            self._n_waiting_bytes += n_bytes
             self._changed.notify_all()
 
     def check(self) -> None:
@@ -76,20 +87,37 @@ class Background(Generic[T]):
             raise self._error
 
     def _run(self) -> None:
-        while True:
+        while self._work_on_one():
+            pass
+
+    def _work_on_one(self) -> bool:
+        """Wait for an item and do it; whether there may be another."""
+        with self._changed:
+            self._changed.wait_for(self._may_begin_or_end)
+            if not self._waiting:
+                return False
+            item, n_bytes = self._waiting.popleft()
+            self._n_waiting_bytes -= n_bytes
+            self._n_working += 1
+            self._n_working_bytes += n_bytes
+            self._changed.notify_all()
+        try:
+            self._work(item)
+        except BaseException as error:  # raised again in the thread that puts
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting) or self._ended)
-                if not self._waiting:
-                    return
-                item, n_bytes = self._waiting.popleft()
-                self._n_bytes -= n_bytes
-                self._changed.notify_all()
-            try:
-                self._work(item)
-            except BaseException as error:  # raised again in the thread that puts
-                with self._changed:
-                    self._error = error
-                    self._waiting.clear()
-                    self._changed.notify_all()
-                return
+                self._error = self._error or error
+                self._ended = True
+                self._waiting.clear()
+        finally:
             del item  # while waiting for the next one, this one's memory would stay
+            with self._changed:
+                self._n_working -= 1
+                self._n_working_bytes -= n_bytes
+                self._changed.notify_all()
+        return True
+
+    def _may_begin_or_end(self) -> bool:
+        if not self._waiting:
+            return self._ended
+        n_bytes = self._waiting[0][1]
+        return self._n_working == 0 or self._n_working_bytes + n_bytes <= self._max_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +14,7 @@ from easysteer_data.types import CapturedPrompt, CapturedShard, Prompt, Stream
 
 
 class ShardProver:
-    """Turns collected shards into proven ones.
-
-    Attributes:
-        gates: fault -> rows and layers that had it, of all shards so far; empty unless faults are counted.
+    """Turns collected shards into proven ones, also several at once.
 
     Args:
         plan: the capture.
@@ -28,7 +24,6 @@ class ShardProver:
     def __init__(self, plan: CapturePlan, shapes: Mapping[Stream, StreamShape]) -> None:
         self._plan = plan
         self._rules = Rules(shapes, plan.selection.reduce, plan.settings.capture.gates)
-        self.gates: Counter[str] = Counter()
 
     def accept(self, index: int, output: Any) -> Completion:
         """Check a RequestOutput against its prompt and keep what is needed of it.
@@ -51,8 +46,11 @@ class ShardProver:
             for index, completion in shard.completions.items()
         )
 
-    def prove(self, shard: CollectedShard) -> CapturedShard:
+    def prove(self, shard: CollectedShard) -> tuple[CapturedShard, dict[str, int]]:
         """Put the shard's rows in order and check each one; takes its chunks out of it.
+
+        Returns:
+            The shard, and fault -> rows and layers that had it, empty unless faults are counted.
 
         Raises:
             ProofError: a row is missing, doubled, mislabelled, all zeros or not finite.
@@ -62,7 +60,6 @@ class ShardProver:
         finished = [self._finished(*pair) for pair in zip(prompts, completions, strict=True)]
         rows = prove(shard.recorded(), finished, self._rules)
         shard.store, shard.chunks, shard.sums = None, [], []
-        self.gates.update(rows.gates)
         captured = tuple(
             CapturedPrompt(prompt, n_rows, completion.text, completion.token_ids)
             for prompt, n_rows, completion in zip(prompts, rows.n_rows, completions, strict=True)
@@ -71,7 +68,7 @@ class ShardProver:
             stream: dict(zip(shape.layer_ids, rows.values[stream], strict=True))
             for stream, shape in self._rules.shapes.items()
         }
-        return CapturedShard(shard.number, captured, rows.index, values)
+        return CapturedShard(shard.number, captured, rows.index, values), dict(rows.gates)
 
     def _finished(self, prompt: Prompt, completion: Completion) -> FinishedPrompt:
         return FinishedPrompt(

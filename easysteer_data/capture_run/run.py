@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,14 @@ from easysteer_data.capture_run.prover import ShardProver
 from easysteer_data.capture_run.shard_stream import ShardStream
 from easysteer_data.capture_run.slices import ShardSlice
 from easysteer_data.capture_run.space import check_space
+from easysteer_data.cores import helper_threads
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.shards import Manifest, RunWriter
 from easysteer_data.shards.object_store import is_url
 from easysteer_data.shards.remote_writer import RemoteRunWriter
+
+# Proven and written side by side: a small one can't keep the helper threads busy, and waits for the disk.
+_N_SHARDS_AT_ONCE = min(4, 1 + helper_threads())
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,7 @@ def _part_outcome(
 
 
 class _ShardCapture:
-    """Shards from the engine to the disk: this thread runs the engine, another one proves and writes."""
+    """Shards from the engine to the disk: this thread runs the engine, others prove and write."""
 
     def __init__(
         self,
@@ -157,6 +162,7 @@ class _ShardCapture:
         self._measurements = measurements
         self._prover = ShardProver(plan, self._shapes)
         self._clock_s = time.monotonic()
+        self._noting = threading.Lock()
 
     def run(self, todo: Sequence[int]) -> None:
         """Capture shards; rows that wait for the disk hold the engine back before they fill the memory."""
@@ -166,7 +172,7 @@ class _ShardCapture:
         stream = ShardStream(self._plan, self._engine, self._shapes, shards, self._prover)
         with (
             CaptureProgress(n_prompts, shown=settings.progress) as self._progress,
-            Background(self._finish, max_bytes) as background,
+            Background(self._finish, max_bytes, _N_SHARDS_AT_ONCE) as background,
         ):
 
             def after_step(finished: Sequence[tuple[int, Any]]) -> None:
@@ -176,16 +182,18 @@ class _ShardCapture:
             stream.run(todo, lambda shard: background.put(shard, shard.n_bytes), after_step)
 
     def _finish(self, shard: CollectedShard) -> None:
-        self._write(shard)
+        n_tokens = self._prover.n_tokens(shard)
+        proven, gates = self._prover.prove(shard)
+        # Noted before the commit: a crash in between costs no figure, and a later note replaces this one.
+        self._note(proven.number, n_tokens, gates)
+        n_bytes = self._writer.write(proven).n_bytes
+        with self._noting:
+            self._progress.add_bytes(n_bytes)
+        del proven
         return_freed_memory()
 
-    def _write(self, shard: CollectedShard) -> None:
-        n_tokens = self._prover.n_tokens(shard)
-        gates_before = self._prover.gates.copy()
-        proven = self._prover.prove(shard)
-        now_s = time.monotonic()
-        gates = self._prover.gates - gates_before
-        # Noted before the commit: a crash in between costs no figure, and a later note replaces this one.
-        self._measurements.add(proven.number, n_tokens=n_tokens, wall_s=now_s - self._clock_s, gates=gates)
-        self._clock_s = now_s
-        self._progress.add_bytes(self._writer.write(proven).n_bytes)
+    def _note(self, number: int, n_tokens: int, gates: Mapping[str, int]) -> None:
+        with self._noting:
+            now_s = time.monotonic()
+            wall_s, self._clock_s = now_s - self._clock_s, now_s
+            self._measurements.add(number, n_tokens=n_tokens, wall_s=wall_s, gates=gates)

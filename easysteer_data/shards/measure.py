@@ -62,8 +62,6 @@ def parts_of(n_rows: int, width: int) -> list[range]:
 def sum_part(rows: torch.Tensor, groups: Sequence[RowGroup], n_classes: int, part: range) -> list[SplitSums]:
     """Sums of each split's rows in a part of a layer's, in the order of SPLITS.
 
-    To be called where torch uses one core: the last bits of the sums depend on how many do.
-
     Args:
         rows: [n, width] of a capture type, all of the layer's.
         groups: each row in one of them.
@@ -100,12 +98,11 @@ class SplitSums:
 
     def add(self, label: int, n_rows: int, sums: RowSums) -> None:
         """Take rows of one class in."""
-        total, total_square, total_norm, max_abs = sums
         self._n_rows[label] += n_rows
-        self._total[label] += total.numpy()
-        self._total_square += total_square.numpy()
-        self._total_norm += float(total_norm)
-        self._max_abs = np.maximum(self._max_abs, float(max_abs))  # keeps a NaN, max() may not
+        self._total[label] += sums.total
+        self._total_square += sums.total_square
+        self._total_norm += sums.total_norm
+        self._max_abs = np.maximum(self._max_abs, sums.max_abs)  # keeps a NaN, max() may not
 
     def add_sums(self, other: SplitSums) -> None:
         """Take the sums of other rows in."""

@@ -11,6 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -76,6 +77,7 @@ class RemoteRunWriter:
         self._files = ThreadPoolExecutor(_N_FILES_AT_ONCE, "easysteer-data-upload-file")
         self._uploads: deque[tuple[Future[None], int]] = deque()  # of the shards that are on their way
         self._begun = set(committed)
+        self._writing = Lock()
         self.out = store.root
         self.header = header
 
@@ -131,17 +133,20 @@ class RemoteRunWriter:
     def write(self, shard: CapturedShard) -> ShardEntry:
         """Put one shard on its way; in any order, each once. Waits while the spool is full.
 
+        Threads take turns, so that no more shards are in the spool than it may hold.
+
         Raises:
             RunError: the shard is not as planned or was written already; an upload failed, or another process
                 has taken the run over; or the spool's disk is full.
             ProofError: a row is not finite, or overflows the storage type.
         """
-        if shard.number in self._begun:
-            raise RunError(f"{self.out}: shard {shard.number} is committed already")
-        self._settle(self._spool.max_bytes - shard_bytes(self.header, len(shard.index)))
-        entry = write_shard(self._spool.folder, self.header, shard, self._spool.min_free_bytes)
-        self._begun.add(shard.number)
-        self._uploads.append((self._shards.submit(self._upload, entry), entry.n_bytes))
+        with self._writing:
+            if shard.number in self._begun:
+                raise RunError(f"{self.out}: shard {shard.number} is committed already")
+            self._settle(self._spool.max_bytes - shard_bytes(self.header, len(shard.index)))
+            entry = write_shard(self._spool.folder, self.header, shard, self._spool.min_free_bytes)
+            self._begun.add(shard.number)
+            self._uploads.append((self._shards.submit(self._upload, entry), entry.n_bytes))
         return entry
 
     def adopt(self, entry: ShardEntry, prefix: str) -> None:

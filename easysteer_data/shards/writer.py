@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -49,6 +50,7 @@ class RunWriter:
         self._committed = committed
         self._lock = lock
         self._min_free_bytes = min_free_bytes
+        self._committing = Lock()
         self.header = header
         self._merge = StatisticsMerge(layer_keys(header.layers))
 
@@ -101,7 +103,9 @@ class RunWriter:
         return tuple(self._committed[number] for number in sorted(self._committed))
 
     def write(self, shard: CapturedShard) -> ShardEntry:
-        """Write and commit one shard; in any order, each once. Rows are converted to the storage type.
+        """Write and commit one shard; in any order, each once, also by several threads at once.
+
+        Rows are converted to the storage type.
 
         Raises:
             RunError: the shard is not as planned, or is committed already; or the disk is full or fails: the
@@ -163,11 +167,12 @@ class RunWriter:
         return manifest
 
     def _commit(self, entry: ShardEntry) -> None:
-        with write_failures_explained(self.out):
-            append_durably(self.out / layout.JOURNAL, journal_bytes([entry]))
-        self._committed[entry.number] = entry
-        with suppress(BadShardError):  # `close` raises it
-            self._merge_statistics()
+        with self._committing:
+            with write_failures_explained(self.out):
+                append_durably(self.out / layout.JOURNAL, journal_bytes([entry]))
+            self._committed[entry.number] = entry
+            with suppress(BadShardError):  # `close` raises it
+                self._merge_statistics()
 
     def _merge_statistics(self) -> None:
         """Take in the shards that follow those so far: with thousands at the end, that would take long."""

@@ -33,7 +33,6 @@ LEFT_OUT = {
     "torchcodec": "video and audio files",
     "triton": "GPU kernels; 1 GB, and unused on the CPU",
     "opencv-python-headless": "video files",
-    "numba": "n-gram speculative decoding",
     "anthropic": "the HTTP server's Anthropic dialect",
     "mcp": "the HTTP server's tool servers",
     "model-hosting-container-standards": "the HTTP server on SageMaker",

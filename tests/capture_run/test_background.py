@@ -50,6 +50,43 @@ def test_one_item_beyond_the_bound_still_goes_through() -> None:
     assert done == ["big", "bigger"]
 
 
+def test_as_many_items_are_worked_on_at_once_as_there_are_threads_and_bytes_for_them() -> None:
+    gate, begun, changed = threading.Semaphore(0), [], threading.Condition()
+
+    def work(item: str) -> None:
+        with changed:
+            begun.append(item)
+            changed.notify_all()
+        gate.acquire()
+
+    with Background(work, 10, n_threads=3) as background:
+        for item, n_bytes in (("a", 4), ("b", 4), ("large", 9), ("c", 1)):
+            background.put(item, n_bytes)
+        with changed:
+            changed.wait_for(lambda: len(begun) == 2, timeout=10)
+            assert not changed.wait_for(lambda: len(begun) > 2, timeout=0.3)
+        assert sorted(begun) == ["a", "b"]
+        gate.release(2)  # both are done: the large one has room, and the small one beside it
+        with changed:
+            assert changed.wait_for(lambda: len(begun) == 4, timeout=10)
+        gate.release(2)
+
+
+def test_when_one_of_several_fails_those_beside_it_are_done_and_no_further_one_is_begun() -> None:
+    failed, done = threading.Event(), []
+
+    def work(item: int) -> None:
+        if item == 1:
+            failed.set()
+            raise OSError("no space")
+        assert failed.wait(10)
+        done.append(item)
+
+    with pytest.raises(OSError, match="no space"), Background(work, 2, n_threads=2) as background:
+        put_all(background, range(6), 1)
+    assert done in ([0], [0, 2])  # 2 may have been begun before 1 failed
+
+
 def put_all(background: Background[int], items: range, n_bytes: int) -> None:
     for item in items:
         background.put(item, n_bytes)

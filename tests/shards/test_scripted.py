@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from easysteer_data.shards import scripted, storage_loops, sum_rows
+from easysteer_data.shards import scripted, storage_loops
 
 
 @pytest.mark.parametrize(
-    "function", [sum_rows._sums, storage_loops.encode_rows, storage_loops.storage_errors]
+    "function", [storage_loops.encode_rows, storage_loops.storage_errors]
 )
 def test_every_loop_leaves_the_interpreter_to_other_threads(function: Any) -> None:
     assert isinstance(function, torch.jit.ScriptFunction)

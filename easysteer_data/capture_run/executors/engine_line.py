@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Lock
 
 from easysteer_data.capture_run.collector import CollectedShard
 from easysteer_data.capture_run.engine_lease import EngineLease
@@ -55,7 +54,6 @@ class EngineLine:
         self._lease = lease
         self._thread = ThreadPoolExecutor(1, "engine")
         self._waiting: deque[tuple[int, Future[CollectedShard]]] = deque()
-        self._proving = Lock()
         self._prover: ShardProver | None = None
 
     def open(self) -> None:
@@ -88,9 +86,9 @@ class EngineLine:
 
     def _proven(self, shard: CollectedShard) -> LineShard:
         prover = self._ready_prover()
-        with self._proving:
-            before, n_tokens = prover.gates.copy(), prover.n_tokens(shard)
-            return LineShard(prover.prove(shard), n_tokens, prover.gates - before)
+        n_tokens = prover.n_tokens(shard)
+        proven, gates = prover.prove(shard)
+        return LineShard(proven, n_tokens, gates)
 
     def _run_waiting(self, shards: Sequence[tuple[int, int]]) -> None:
         """Run the shards that wait, and those that are asked for meanwhile."""
