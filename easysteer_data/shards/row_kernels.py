@@ -13,26 +13,40 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-# Sums over the values of one row may be taken in another order, to fill a vector register. What is not a
-# number stays one.
 _RULES = {
     "nogil": True,
     "error_model": "numpy",
+    # The values of one row may be summed in another order, to fill a vector register.
     "fastmath": {"reassoc", "contract", "nsz"},
 }
+_BLOCK = 64  # rows that are summed by themselves first: the sums of very many rows stay as exact
 _ABSOLUTE = np.uint32(0x7FFFFFFF)
-_HALF_INFINITY = np.uint32(0x7C00)
 _INFINITY = np.uint32(0x7F800000)
+_HALF_ABSOLUTE, _HALF_INFINITY, _HALF_SIGN = np.uint32(0x7FFF), np.uint32(0x7C00), np.uint32(0x8000)
 _HALF_SCALE = np.float32(2.0**112)  # between the exponents of half and single
 
-Kernel = Callable[..., tuple[float, np.uint32]]
+Bits = NDArray[np.uint16] | NDArray[np.uint32]
 
 
-def _compiled(function: Kernel) -> Any:
+def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return njit(cache=True, **_RULES)(function)
     except RuntimeError:  # no folder to keep it in: compiled in each process
         return njit(**_RULES)(function)
+
+
+@_compiled
+def _widen_halves(row: Bits, single: NDArray[np.float32], bits: NDArray[np.uint32]) -> None:
+    """Bits of float16 as float32; `bits` are those of `single`. A loop for each step: these are vectorised."""
+    for i in range(len(row)):
+        bits[i] = (np.uint32(row[i]) & _HALF_ABSOLUTE) << 13
+    for i in range(len(row)):
+        single[i] *= _HALF_SCALE
+    for i in range(len(row)):
+        half = np.uint32(row[i])
+        if half & _HALF_INFINITY == _HALF_INFINITY:
+            bits[i] |= _INFINITY
+        bits[i] |= (half & _HALF_SIGN) << 16
 
 
 @_compiled
@@ -42,7 +56,7 @@ def _add_row(
     total: NDArray[np.float64],
     total_square: NDArray[np.float64],
 ) -> tuple[float, np.uint32]:
-    """Add one row; `bits` are those of `single`. Returns its norm and the bits of its largest value.
+    """Add one row. Returns its norm and the bits of its largest value.
 
     Without its sign a number is larger where its bits are, and what is not a number is larger than infinity.
     """
@@ -59,70 +73,46 @@ def _add_row(
 
 
 @_compiled
-def sum_singles(
-    rows: NDArray[np.float32],
+def sum_bits(
+    rows: Bits,
     places: NDArray[np.int64],
+    shift: int,
+    is_half: bool,
     total: NDArray[np.float64],
     total_square: NDArray[np.float64],
 ) -> tuple[float, np.uint32]:
-    """Add float32 rows [n, width] at some places to the sums [width], in order.
+    """Add rows at some places to the sums [width], in order.
+
+    Args:
+        rows: [n, width], the bits of float32, bfloat16 or float16 values.
+        places: which rows.
+        shift: how far left of theirs the bits of a float32 lie: 16 for bfloat16.
+        is_half: whether the values are float16, which no shift makes float32.
+        total: the sums of the rows.
+        total_square: the sums of their squares.
 
     Returns:
-        The sum of their norms, and the bits of the largest absolute value in float32.
+        The sum of the rows' norms, and the bits of the largest absolute value in float32.
     """
-    total_norm, largest = 0.0, np.uint32(0)
-    for place in places:
-        row = rows[place]
-        norm, peak = _add_row(row, row.view(np.uint32), total, total_square)
-        total_norm += norm
-        largest = max(largest, peak)
-    return total_norm, largest
-
-
-@_compiled
-def sum_bfloats(
-    rows: NDArray[np.uint16],
-    places: NDArray[np.int64],
-    total: NDArray[np.float64],
-    total_square: NDArray[np.float64],
-) -> tuple[float, np.uint32]:
-    """The same of the bits of bfloat16 rows."""
-    total_norm, largest = 0.0, np.uint32(0)
-    single = np.empty(rows.shape[1], np.float32)
+    width = rows.shape[1]
+    single = np.empty(width, np.float32)
     bits = single.view(np.uint32)
-    for place in places:
-        row = rows[place]
-        for i in range(len(row)):
-            bits[i] = np.uint32(row[i]) << 16
-        norm, peak = _add_row(single, bits, total, total_square)
-        total_norm += norm
-        largest = max(largest, peak)
-    return total_norm, largest
-
-
-@_compiled
-def sum_halves(
-    rows: NDArray[np.uint16],
-    places: NDArray[np.int64],
-    total: NDArray[np.float64],
-    total_square: NDArray[np.float64],
-) -> tuple[float, np.uint32]:
-    """The same of the bits of float16 rows."""
+    part, part_square = np.empty(width), np.empty(width)
     total_norm, largest = 0.0, np.uint32(0)
-    single = np.empty(rows.shape[1], np.float32)
-    bits = single.view(np.uint32)
-    for place in places:
-        row = rows[place]
-        for i in range(len(row)):
-            bits[i] = (np.uint32(row[i]) & np.uint32(0x7FFF)) << 13
-        for i in range(len(row)):
-            single[i] *= _HALF_SCALE
-        for i in range(len(row)):
-            half = np.uint32(row[i])
-            if half & _HALF_INFINITY == _HALF_INFINITY:
-                bits[i] |= _INFINITY
-            bits[i] |= (half & np.uint32(0x8000)) << 16
-        norm, peak = _add_row(single, bits, total, total_square)
-        total_norm += norm
-        largest = max(largest, peak)
+    for start in range(0, len(places), _BLOCK):
+        part[:] = 0.0
+        part_square[:] = 0.0
+        for place in places[start : start + _BLOCK]:
+            row = rows[place]
+            if is_half:
+                _widen_halves(row, single, bits)
+            else:
+                for i in range(width):
+                    bits[i] = np.uint32(row[i]) << shift
+            norm, peak = _add_row(single, bits, part, part_square)
+            total_norm += norm
+            largest = max(largest, peak)
+        for i in range(width):
+            total[i] += part[i]
+            total_square[i] += part_square[i]
     return total_norm, largest

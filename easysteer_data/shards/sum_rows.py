@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+# Left of their bits where the same value's lie in float32; float16 needs more than a shift.
+_SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 0}
+
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
@@ -30,7 +33,7 @@ def sum_rows(rows: torch.Tensor, places: torch.Tensor) -> RowSums:
     """Sum some rows; other threads have the interpreter meanwhile.
 
     Args:
-        rows: [n, width] of a capture type, contiguous.
+        rows: [n, width] of a capture type.
         places: int64 [m], which ones.
 
     Raises:
@@ -38,15 +41,11 @@ def sum_rows(rows: torch.Tensor, places: torch.Tensor) -> RowSums:
     """
     from easysteer_data.shards import row_kernels
 
-    width = rows.shape[1]
-    total, total_square = np.zeros(width), np.zeros(width)
-    if rows.dtype == torch.float32:
-        kernel, values = row_kernels.sum_singles, rows.numpy()
-    elif rows.dtype == torch.bfloat16:
-        kernel, values = row_kernels.sum_bfloats, rows.view(torch.uint16).numpy()
-    elif rows.dtype == torch.float16:
-        kernel, values = row_kernels.sum_halves, rows.view(torch.uint16).numpy()
-    else:
+    if rows.dtype not in _SHIFTS:
         raise TypeError(f"rows are {rows.dtype}, not of a capture type")
-    total_norm, largest = kernel(np.ascontiguousarray(values), places.numpy(), total, total_square)
+    bits = rows.contiguous().view(torch.uint32 if rows.dtype == torch.float32 else torch.uint16).numpy()
+    total, total_square = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    total_norm, largest = row_kernels.sum_bits(
+        bits, places.numpy(), _SHIFTS[rows.dtype], rows.dtype == torch.float16, total, total_square
+    )
     return RowSums(total, total_square, total_norm, float(np.uint32(largest).view(np.float32)))

@@ -10,9 +10,7 @@ import torch
 from easysteer_data.shards import scripted, storage_loops
 
 
-@pytest.mark.parametrize(
-    "function", [storage_loops.encode_rows, storage_loops.storage_errors]
-)
+@pytest.mark.parametrize("function", [storage_loops.encode_rows, storage_loops.storage_errors])
 def test_every_loop_leaves_the_interpreter_to_other_threads(function: Any) -> None:
     assert isinstance(function, torch.jit.ScriptFunction)
 

@@ -56,9 +56,7 @@ def test_a_value_that_is_not_finite_stays_what_it_is(dtype: torch.dtype, value: 
 def test_rows_that_lie_apart_and_no_rows_at_all_can_be_summed(dtype: torch.dtype) -> None:
     wide = torch.randn(6, 20, generator=torch.Generator().manual_seed(0)).to(dtype)
     apart = wide[::2, 3:11]
-    np.testing.assert_array_equal(
-        sum_rows(apart, torch.arange(3)).total, apart.double().numpy().sum(0)
-    )
+    np.testing.assert_array_equal(sum_rows(apart, torch.arange(3)).total, apart.double().numpy().sum(0))
     none = sum_rows(wide, torch.empty(0, dtype=torch.int64))
     assert (none.total_norm, none.max_abs, none.total.any()) == (0.0, 0.0, False)
 
