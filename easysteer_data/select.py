@@ -149,6 +149,9 @@ class SelectSpec:
             prompt_token_ids: the whole prompt.
             n_steps: decode steps that read a generated token: max_tokens - 1.
         """
+        whole_prompt, whole_generation = self.whole_prompt, self.whole_generation
+        if whole_prompt is not None and (n_steps == 0 or whole_generation is not None):
+            return whole_prompt * len(prompt_token_ids) + bool(whole_generation) * n_steps
         prompt = np.asarray(prompt_token_ids, dtype=np.int64)
         token_ids = np.concatenate((prompt, np.full(n_steps, UNKNOWN_TOKEN)))
         return int(self.candidates(len(prompt), 0, token_ids).sum())

@@ -44,6 +44,11 @@ class CollectedShard:
     completions: dict[int, Completion] = field(default_factory=dict)
     n_bytes: int = 0
 
+    def has_all_but(self, n_unread: Sequence[int | None]) -> bool | None:
+        """Whether all rows have come but so many of each prompt; None where it is not known how many come."""
+        known = [n for n in n_unread if n is not None]
+        return None if self.store is None or len(known) < len(n_unread) else self.store.has_all_but(known)
+
     def recorded(self) -> Recorded:
         """All of it, once the engine has no more of it."""
         return Recorded(self.chunks if self.store is None else [self.store.finish()], self.sums)
@@ -85,22 +90,23 @@ class ShardCollector:
         complete = []
         for index, completion in finished:
             number = int(np.searchsorted(self._starts, index, side="right")) - 1
-            shard = self._shard(number)
+            shard = self.shard(number)
             shard.completions[index] = completion
             start, stop = self._plan[number]
             if len(shard.completions) == stop - start:
                 complete.append(number)
         return complete
 
+    def shard(self, number: int) -> CollectedShard:
+        """An open shard."""
+        if number not in self._open:
+            self._open[number] = CollectedShard(number, self._open_store(number))
+        return self._open[number]
+
     def let_go(self, number: int) -> CollectedShard:
         """Give a complete shard away, once all that its engine has recorded of it was added."""
         self._closed.add(number)
         return self._open.pop(number)
-
-    def _shard(self, number: int) -> CollectedShard:
-        if number not in self._open:
-            self._open[number] = CollectedShard(number, self._open_store(number))
-        return self._open[number]
 
     def _owners(self, part: Chunk | Sums) -> Iterator[tuple[CollectedShard, np.ndarray]]:
         """The open shards with rows in it, and the places of these; the shards are told how many bytes."""
@@ -108,6 +114,6 @@ class ShardCollector:
         n_bytes = part.n_bytes / max(len(owner), 1)
         for number in np.unique(owner).tolist():
             if number not in self._closed:  # the engine ran a step past the end of a finished prompt
-                shard, rows = self._shard(number), np.flatnonzero(owner == number)
+                shard, rows = self.shard(number), np.flatnonzero(owner == number)
                 shard.n_bytes += int(len(rows) * n_bytes)
                 yield shard, rows

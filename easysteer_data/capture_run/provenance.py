@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -26,13 +27,8 @@ _PACKAGES = (
 
 def package_versions() -> dict[str, str]:
     """Package -> version, of those that are installed and decide what is in a run."""
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    found = {name: version for name in _PACKAGES if (version := _version(name)) is not None}
+    return {"python": platform.python_version(), **found}
 
 
 def provenance(settings: ExperimentSettings) -> dict[str, object]:
@@ -72,6 +68,14 @@ def git_commit(folder: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from easysteer_data.bos import BosPolicy
 from easysteer_data.cores import helper_threads
+from easysteer_data.engine.arrival import rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.row_store import RowStore
@@ -24,8 +24,6 @@ from easysteer_data.hidden_states.result import CaptureResult
 from easysteer_data.select import SelectSpec, coerce_select, max_rows
 from easysteer_data.types import Gates, Reduce, Stream
 
-# How long a finished part's rows may be on their way before all that the engine runs is waited for.
-_PATIENCE_S, _POLL_S = 1.0, 0.0002
 _N_COPIERS = helper_threads()
 
 
@@ -68,17 +66,15 @@ class _Part:
 
     def has_all_rows(self) -> bool | None:
         """Whether every row of the finished prompts is there; None where it is not known how many come."""
-        # Where a clause reads generated tokens, the engine records rows that turn out not to be wanted.
-        exact = self._select is None or self._select.whole_generation is not None or self._max_tokens == 1
-        if self._store is None or not exact:
+        if self._store is None:
             return None
-        return self._store.has_all_but([self._n_unread(self.outputs[i]) for i in self.prompts])
-
-    def _n_unread(self, output: Any) -> int:
-        """Rows of generated tokens that could have come and do not, since the completion ended early."""
-        select = self._select
-        generates = select is None or select.whole_generation
-        return self._max_tokens - len(output.outputs[0].token_ids) if generates else 0
+        outputs = [self.outputs[i] for i in self.prompts]
+        unread = [
+            rows_unread(self._select, self._max_tokens, len(output.outputs[0].token_ids))
+            for output in outputs
+        ]
+        known = [n for n in unread if n is not None]
+        return self._store.has_all_but(known) if len(known) == len(unread) else None
 
     def prove(self, rules: Rules) -> tuple[ProvenRows, list[Any]]:
         """The part's rows, checked, and its outputs."""
@@ -203,20 +199,9 @@ class _Parts:
             for index, output in finished:
                 self._part_of(index).outputs[index] = output
             while self._first in self._parts and self._parts[self._first].is_finished:
-                self._wait_for_rows(self._parts[self._first])
+                wait_for_rows(self._session, self._parts[self._first].has_all_rows, self._add)
                 yield self._parts.pop(self._first)
                 self._first += self._batch_prompts
-
-    def _wait_for_rows(self, part: _Part) -> None:
-        """Take rows in until the part has all of its own; wait for no later step if that can be helped."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while (whole := part.has_all_rows()) is False and time.monotonic() < deadline:
-            if self._session.keeps_back:
-                break
-            time.sleep(_POLL_S)
-            self._add(self._session.look())
-        if not whole:
-            self._add(self._session.fetch())
 
     def _add(self, recorded: Recorded) -> None:
         for chunk in recorded.chunks:

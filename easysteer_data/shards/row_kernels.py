@@ -37,7 +37,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 @_compiled
 def _widen_halves(row: Bits, single: NDArray[np.float32], bits: NDArray[np.uint32]) -> None:
-    """Bits of float16 as float32; `bits` are those of `single`. A loop for each step: these are vectorised."""
+    """Bits of float16 as float32; `bits` are those of `single`. One loop for all would not be vectorised."""
     for i in range(len(row)):
         bits[i] = (np.uint32(row[i]) & _HALF_ABSOLUTE) << 13
     for i in range(len(row)):

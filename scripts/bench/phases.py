@@ -21,6 +21,7 @@ def driver_phases() -> Iterator[dict[str, float]]:
     """
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from easysteer_data.capture_run import shard_stream
     from easysteer_data.capture_run.prover import ShardProver
     from easysteer_data.engine.feed import Feed
     from easysteer_data.engine.row_store import RowStore
@@ -65,7 +66,8 @@ def driver_phases() -> Iterator[dict[str, float]]:
             (CaptureSession, "fetch", "fetch"),
             (CaptureSession, "look", "look"),
             (stream._Part, "add", "add"),
-            (stream._Parts, "_wait_for_rows", "wait for rows"),
+            (stream, "wait_for_rows", "wait for rows"),
+            (shard_stream, "wait_for_rows", "wait for rows"),
             (RowStore, "finish", "wait for copies"),
             (stream._Part, "prove", "prove"),
             (stream, "capture_result", "result"),

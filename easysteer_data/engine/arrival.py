@@ -1,0 +1,52 @@
+"""Waits for the rows of finished requests, which are on their way for a moment longer than its output is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from easysteer_data.engine.proof import Recorded
+from easysteer_data.engine.session import CaptureSession
+from easysteer_data.select import SelectSpec
+
+# How long rows may be on their way before all that the engine runs is waited for.
+_PATIENCE_S, _POLL_S = 1.0, 0.0002
+
+
+def rows_unread(select: SelectSpec | None, max_tokens: int, n_generated: int) -> int | None:
+    """Rows that a prompt could have given and does not, since its completion ended early.
+
+    Args:
+        select: which of its rows are wanted, None = all.
+        max_tokens: tokens that it was to generate at most.
+        n_generated: tokens that it did generate.
+
+    Returns:
+        How many; None where a clause reads generated tokens: the engine records rows that turn out not to be
+        wanted, and how many come is not known.
+    """
+    whole_generation = True if select is None else select.whole_generation
+    if max_tokens == 1 or whole_generation is False:
+        return 0
+    return max_tokens - n_generated if whole_generation else None
+
+
+def wait_for_rows(
+    session: CaptureSession, has_all: Callable[[], bool | None], add: Callable[[Recorded], None]
+) -> None:
+    """Take rows in until all that are wanted are there; wait for no later step if that can be helped.
+
+    Args:
+        session: where they come from.
+        has_all: whether they are there; None where it is not known how many come.
+        add: takes in what has come.
+
+    Raises:
+        EngineError: the recorder failed in a worker.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while (whole := has_all()) is False and time.monotonic() < deadline and not session.keeps_back:
+        time.sleep(_POLL_S)
+        add(session.look())
+    if not whole:
+        add(session.fetch())
