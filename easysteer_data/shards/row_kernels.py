@@ -7,11 +7,18 @@ Not to be imported before it is needed: numba takes 0.4 s to load. Compiled loop
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from llvmlite.binding import ffi
 from numba import njit
 from numpy.typing import NDArray
+
+# Before an engine starts in this process, vLLM 0.32 on a CPU reads the __dict__ of whatever modules hold, and
+# fails at llvmlite's library, which answers with a function of that name.
+with suppress(AttributeError):
+    ffi.lib._fntab.setdefault("__dict__", {})
 
 _RULES = {
     "nogil": True,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,3 +78,12 @@ def test_without_a_folder_for_compiled_loops_they_are_compiled_anyway(
     monkeypatch.setattr(row_kernels, "njit", without_folder)
     twice = row_kernels._compiled(lambda value: (2 * value, 0))
     assert twice(2.0)[0] == 4.0
+
+
+def test_modules_can_be_searched_once_the_loops_are_there() -> None:
+    """As vLLM does before it starts an engine: it takes the attributes of all that modules hold for a dict."""
+    assert row_kernels.sum_bits is not None
+    modules = [module for name, module in sys.modules.items() if name.startswith("llvmlite")]
+    held = [value for module in modules for value in vars(module).values() if hasattr(value, "__dict__")]
+    assert held
+    assert all(isinstance(vars(value), Mapping) for value in held)
