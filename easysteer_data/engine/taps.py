@@ -36,6 +36,21 @@ _SUMMING_BLOCKS = {
     "PhiMoEDecoderLayer",
     "StablelmDecoderLayer",
 }
+# Blocks that begin with `hidden, residual = self.input_layernorm(hidden, residual)`. The residual that the norm
+# gives is the sum of the pair that the block before gave, and a compiled graph keeps it for what follows. To
+# read the pair, it would also have to keep the older residual, which it computes anew where it is needed.
+_NORM_FIRST_BLOCKS = {
+    "Glm4DecoderLayer",
+    "Glm4MoeDecoderLayer",
+    "LlamaDecoderLayer",
+    "MistralDecoderLayer",
+    "MixtralDecoderLayer",
+    "OlmoeDecoderLayer",
+    "Qwen2DecoderLayer",
+    "Qwen2MoeDecoderLayer",
+    "Qwen3DecoderLayer",
+    "Qwen3MoeDecoderLayer",
+}
 # A switch has 64 bytes to itself: a compiled graph copies an input whose address is not aligned as it was
 # when the graph was traced, and would read, and tell of, a copy.
 SWITCH_WORDS = 16
@@ -52,6 +67,7 @@ class TapPoint:
         reads: which of the module's tensors: its (first) "input", its (first) "output", or the "sum" of
             the (hidden, residual) pair that it gives; one tensor alone is its own sum.
         layout: for attention heads, num_heads and head_size on this rank.
+        summed_by: of a "sum", a module that comes next and gives it as the second of its outputs.
     """
 
     layer_id: int
@@ -59,6 +75,7 @@ class TapPoint:
     width: int
     reads: Literal["input", "output", "sum"]
     layout: Mapping[str, int] | None = None
+    summed_by: nn.Module | None = None
 
 
 class TapGroup:
@@ -148,7 +165,12 @@ def _attach(point: TapPoint, tap_into: Callable[[torch.Tensor, torch.Tensor | No
         else:
             take(output[0])
 
-    if point.reads == "input":
+    def after_sum(_module: nn.Module, _inputs: object, output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        take(output[1])
+
+    if point.summed_by is not None:
+        point.summed_by.register_forward_hook(after_sum)
+    elif point.reads == "input":
         point.module.register_forward_pre_hook(before)
     else:
         point.module.register_forward_hook(after)
@@ -188,20 +210,32 @@ def find_points(model: nn.Module, stream: Stream, hidden_size: int) -> list[TapP
         UnsupportedEngineError: the model has the stream, but not where it can be read; names the model.
     """
     points = []
-    for layer_id, block in find_blocks(model).items():
+    blocks = find_blocks(model)
+    for layer_id, block in blocks.items():
         try:
-            points.append(_point(layer_id, block, stream, hidden_size))
+            points.append(_point(layer_id, block, blocks.get(layer_id + 1), stream, hidden_size))
         except UnsupportedEngineError as error:
             raise UnsupportedEngineError(f"{type(model).__name__}, layer {layer_id}: {error}") from None
     return [point for point in points if point is not None]
 
 
-def _point(layer_id: int, block: nn.Module, stream: Stream, hidden_size: int) -> TapPoint | None:
+def _point(
+    layer_id: int, block: nn.Module, following: nn.Module | None, stream: Stream, hidden_size: int
+) -> TapPoint | None:
     if stream == "router_logits":
         return _gate_point(layer_id, block)
     if stream == "attention_heads":
         return _heads_point(layer_id, block)
-    return TapPoint(layer_id, block, hidden_size, "output" if _is_one_of(block, _SUMMING_BLOCKS) else "sum")
+    if _is_one_of(block, _SUMMING_BLOCKS):
+        return TapPoint(layer_id, block, hidden_size, "output")
+    return TapPoint(layer_id, block, hidden_size, "sum", summed_by=_norm_behind(block, following))
+
+
+def _norm_behind(block: nn.Module, following: nn.Module | None) -> nn.Module | None:
+    """The norm that sums what a block gives, if that is sure: a class derived from these may do otherwise."""
+    if following is None or not {type(block).__name__, type(following).__name__} <= _NORM_FIRST_BLOCKS:
+        return None
+    return following.get_submodule("input_layernorm")
 
 
 def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:

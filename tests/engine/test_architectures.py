@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import vllm
 from torch import nn
 
+from easysteer_data.engine import taps
 from easysteer_data.engine.taps import find_points
 from easysteer_data.errors import UnsupportedEngineError
 from easysteer_data.hidden_states import CaptureResult, capture
@@ -208,3 +212,51 @@ def test_a_router_that_can_not_be_read_is_refused_by_name(experts: nn.Module, me
     model = Block(layers=nn.ModuleList([Block(mlp=Block(experts=experts))]))
     with pytest.raises(UnsupportedEngineError, match=message):
         find_points(model, "router_logits", 4)
+
+
+def test_blocks_whose_sum_the_next_norm_gives_begin_so_in_this_vllm() -> None:
+    """The blocks' own source says it: the pair goes into the norm before anything else touches it."""
+    begins = re.compile(
+        r"if residual is None:\s+residual = hidden_states\s+"
+        r"hidden_states = self\.input_layernorm\(hidden_states\)\s+else:\s+"
+        r"\(?hidden_states, residual\)? = self\.input_layernorm\(hidden_states, residual\)"
+    )
+    models = Path(vllm.__file__).parent / "model_executor" / "models"
+    for name in sorted(taps._NORM_FIRST_BLOCKS):
+        sources = [path.read_text() for path in models.glob("*.py") if "eagle" not in path.name]
+        classes = [
+            node
+            for source in sources
+            if f"class {name}(" in source
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ClassDef) and node.name == name
+        ]
+        (forward,) = (
+            ast.unparse(node)
+            for node in classes[0].body
+            if isinstance(node, ast.FunctionDef) and node.name == "forward"
+        )
+        found = begins.search(forward)
+        assert found, name
+        assert "self." not in forward[: found.start()], name
+        assert len(classes) == 1, name
+
+
+def test_a_class_derived_from_such_a_block_is_read_itself() -> None:
+    class LlamaDecoderLayer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input_layernorm = nn.Identity()
+
+    class OwnDecoderLayer(LlamaDecoderLayer):
+        pass
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            blocks = (LlamaDecoderLayer, LlamaDecoderLayer, OwnDecoderLayer, LlamaDecoderLayer)
+            self.layers = nn.ModuleList(block() for block in blocks)
+
+    model = Model()
+    norms = [point.summed_by for point in find_points(model, "hidden_states", 8)]
+    assert norms == [model.layers[1].input_layernorm, None, None, None]

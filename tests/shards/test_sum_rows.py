@@ -81,7 +81,7 @@ def test_without_a_folder_for_compiled_loops_they_are_compiled_anyway(
 
 
 def test_modules_can_be_searched_once_the_loops_are_there() -> None:
-    """As vLLM does before it starts an engine: it takes the attributes of all that modules hold for a dict."""
+    """As vLLM does before it starts an engine: what modules hold has a dict of attributes, if any."""
     assert row_kernels.sum_bits is not None
     modules = [module for name, module in sys.modules.items() if name.startswith("llvmlite")]
     held = [value for module in modules for value in vars(module).values() if hasattr(value, "__dict__")]
