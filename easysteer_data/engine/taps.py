@@ -36,9 +36,10 @@ _SUMMING_BLOCKS = {
     "PhiMoEDecoderLayer",
     "StablelmDecoderLayer",
 }
-# Blocks that begin with `hidden, residual = self.input_layernorm(hidden, residual)`. The residual that the norm
-# gives is the sum of the pair that the block before gave, and a compiled graph keeps it for what follows. To
-# read the pair, it would also have to keep the older residual, which it computes anew where it is needed.
+# Blocks that begin with `hidden, residual = self.input_layernorm(hidden, residual)`. The residual that this
+# norm gives is the sum of the pair that the block before gave, and a compiled graph keeps it for what
+# follows. For the pair to be read, it would have to keep the older residual too, which it computes anew
+# where it is needed.
 _NORM_FIRST_BLOCKS = {
     "Glm4DecoderLayer",
     "Glm4MoeDecoderLayer",
