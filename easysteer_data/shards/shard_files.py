@@ -5,7 +5,9 @@ Commits nothing: whoever keeps the run's journal does. Knows no engine and no co
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from easysteer_data.shards.layer_tar import LayerTar, LayerTarWriter
 from easysteer_data.shards.measure import SplitSums, group_rows, parts_of, statistics_of, sum_part
 from easysteer_data.shards.pack import packs_of
 from easysteer_data.shards.prompt_table import prompt_table_bytes
-from easysteer_data.shards.side_by_side import side_by_side
+from easysteer_data.shards.side_by_side import SideBySide
 from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
 from easysteer_data.shards.statistics import LayerStatistics, RowStatistics
 from easysteer_data.shards.statistics_file import statistics_bytes
@@ -66,38 +68,70 @@ def write_file(out: Path, name: str, data: bytes) -> FileEntry:
 
 
 def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[FileEntry, ...]:
-    number, label = shard.number, header.label
-    measured = _measure(header, shard)  # all layers are proven before a file is written
-    prompts = prompt_table_bytes(shard.prompts, label)
-    packs = packs_of(shard, header)
-    writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, label))
-    tars = dict(side_by_side(writer.write, layer_keys(header.tar_layers)))
-    statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
-    files = [tar.file for tar in tars.values()]
-    files.append(write_file(out, layout.prompts_name(number), prompts))
-    files.append(write_file(out, layout.statistics_name(number), statistics_bytes(statistics)))
-    if tars:
-        spans = {key: tar.spans for key, tar in tars.items()}
-        files.append(write_file(out, layout.index_name(number), index_bytes(number, packs, spans)))
+    files = []
+    try:
+        with SideBySide() as beside:
+            sums = _sum_layers(header, shard, beside)
+            label = header.label
+            packs = packs_of(shard, header)
+            writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, label))
+            measured, writing = {}, {}
+            for key, parts in sums.items():  # each layer is proven before its file is written
+                measured[key] = _statistics(header, shard, key, parts)
+                if header.rows:
+                    writing[key] = beside.submit(writer.write, key)
+            prompts = prompt_table_bytes(shard.prompts, label)
+            files.append(write_file(out, layout.prompts_name(shard.number), prompts))
+            tars = {key: tar.result() for key, tar in writing.items()}
+        files[:0] = [tar.file for tar in tars.values()]
+        statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
+        files.append(write_file(out, layout.statistics_name(shard.number), statistics_bytes(statistics)))
+        if tars:
+            spans = {key: tar.spans for key, tar in tars.items()}
+            index = index_bytes(shard.number, packs, spans)
+            files.append(write_file(out, layout.index_name(shard.number), index))
+    except BaseException:
+        _remove_files(out, header, shard.number)
+        raise
     return tuple(files)
 
 
-def _measure(header: RunHeader, shard: CapturedShard) -> dict[LayerKey, tuple[RowStatistics, ...]]:
-    """Statistics of each layer's rows by split, all of them such that they can be stored."""
-    groups, keys = group_rows(shard.prompts, header.label), layer_keys(header.layers)
+def _sum_layers(
+    header: RunHeader, shard: CapturedShard, beside: SideBySide
+) -> dict[LayerKey, list[Future[list[SplitSums]]]]:
+    """Begin to sum each layer's rows, in parts."""
+    groups = group_rows(shard.prompts, header.label)
+    sums = {}
+    for key in layer_keys(header.layers):
+        stream, layer_id = key
+        rows, parts = shard.values[stream][layer_id], parts_of(len(shard.index), header.streams[stream].width)
+        sums[key] = [
+            beside.submit(sum_part, rows, groups, header.label.n_class_means, part) for part in parts
+        ]
+    return sums
 
-    def sums(job: tuple[LayerKey, range]) -> list[SplitSums]:
-        (stream, layer_id), part = job
-        return sum_part(shard.values[stream][layer_id], groups, header.label.n_class_means, part)
 
-    jobs = [(key, part) for key in keys for part in parts_of(len(shard.index), header.streams[key[0]].width)]
-    measured = {}
-    for key, found in groupby(side_by_side(sums, jobs), lambda done: done[0][0]):
-        splits = statistics_of(part for _, part in found)
-        storage = header.streams[key[0]].torch_dtype if header.rows else None
-        check_values(shard, key, float(np.max([split.max_abs for split in splits])), storage)
-        measured[key] = splits
-    return measured
+def _statistics(
+    header: RunHeader, shard: CapturedShard, key: LayerKey, parts: Sequence[Future[list[SplitSums]]]
+) -> tuple[RowStatistics, ...]:
+    """Statistics of a layer's rows by split, all of them such that they can be stored."""
+    splits = statistics_of(part.result() for part in parts)
+    storage = header.streams[key[0]].torch_dtype if header.rows else None
+    check_values(shard, key, float(np.max([split.max_abs for split in splits])), storage)
+    return splits
+
+
+def _remove_files(out: Path, header: RunHeader, number: int) -> None:
+    """Remove what was written of a shard that will not be whole."""
+    names = [layout.tar_name(*key, number) for key in layer_keys(header.tar_layers)]
+    for name in (
+        *names,
+        layout.prompts_name(number),
+        layout.statistics_name(number),
+        layout.index_name(number),
+    ):
+        with suppress(OSError):
+            (out / name).unlink()
 
 
 def _with_error(splits: tuple[RowStatistics, ...], tar: LayerTar | None) -> LayerStatistics:

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
 
 from easysteer_data.cores import helper_pool, helper_threads
 
-T = TypeVar("T")
+P = ParamSpec("P")
 R = TypeVar("R")
 N_THREADS = helper_threads()
 
 
-def side_by_side(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Each item and what the work gives for it, in order; raises what the first one's raised that failed.
+class SideBySide:
+    """A context in which functions run beside the caller; at its end none of them goes on, however it ends.
 
-    All callers share the threads, so that shards written at the same time take no more cores than one. The
-    work must not call this itself. None of it goes on once this has ended, however it did.
+    All contexts share the threads, so that shards written at the same time take no more cores than one. A
+    function must not wait for another that is submitted.
     """
-    items = list(items)
-    pool = _pool(N_THREADS, os.getpid())
-    futures = [pool.submit(work, item) for item in items]
-    try:
-        for item, future in zip(items, futures, strict=True):
-            yield item, future.result()
-    finally:
-        for future in futures:
+
+    def __init__(self) -> None:
+        self._pool = _pool(N_THREADS, os.getpid())
+        self._futures: list[Future[Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for future in self._futures:
             future.cancel()
-        wait(futures)
+        wait(self._futures)
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Have a function called, after those before it; the future gives what it returns or raises."""
+        future = self._pool.submit(function, *args, **kwargs)
+        self._futures.append(future)
+        return future
 
 
 @cache

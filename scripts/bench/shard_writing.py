@@ -59,6 +59,13 @@ def made_shard(
     return header, CapturedShard(0, prompts, index, {"hidden_states": values})
 
 
+def measured(header: RunHeader, shard: CapturedShard) -> None:
+    """The statistics of a shard's layers, which no file is written of."""
+    with side_by_side.SideBySide() as beside:
+        for key, parts in shard_files._sum_layers(header, shard, beside).items():
+            shard_files._statistics(header, shard, key, parts)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -75,7 +82,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="shard-bench-", dir=arguments.out or "/dev/shm"))  # noqa: S108
     shard_files.make_folders(folder, header)
     cases: dict[str, Callable[[], object]] = {
-        "statistics": lambda: shard_files._measure(header, shard),
+        "statistics": lambda: measured(header, shard),
         "all": lambda: shard_files.write_shard(folder, header, shard),
     }
     found: dict[tuple[str, int], list[float]] = {}

@@ -73,18 +73,30 @@ def test_of_several_layers_that_fail_side_by_side_the_first_is_named(
     assert not list((tmp_path / "hidden_states").rglob("*.*"))
 
 
-def test_of_several_items_whose_work_fails_the_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_nothing_goes_on_beside_once_the_context_has_ended(
+    monkeypatch: pytest.MonkeyPatch, n_threads: int
+) -> None:
+    monkeypatch.setattr(side_by_side, "N_THREADS", n_threads)
+    begun, done = [], []
+
     def work(item: int) -> int:
-        if item in (2, 3):
-            time.sleep(0.05 * (item == 2))  # the other one fails sooner
+        begun.append(item)
+        time.sleep(0.02)
+        if item == 2:
             raise RunError(f"layer {item}")
+        done.append(item)
         return item * item
 
-    for n_threads in (1, 4):
-        monkeypatch.setattr(side_by_side, "N_THREADS", n_threads)
-        assert dict(side_by_side.side_by_side(work, [1, 5, 4])) == {1: 1, 5: 25, 4: 16}
-        with pytest.raises(RunError, match="layer 2"):
-            dict(side_by_side.side_by_side(work, range(6)))
+    with side_by_side.SideBySide() as beside:
+        assert [f.result() for f in [beside.submit(work, item) for item in (1, 5, 4)]] == [1, 25, 16]
+    with pytest.raises(RunError, match="layer 2"), side_by_side.SideBySide() as beside:
+        results = [beside.submit(work, item) for item in (2, *range(100, 200))]
+        results[0].result()
+    assert len(begun) - len(done) == 1
+    assert len(begun) < 50
+    time.sleep(0.1)
+    assert len(begun) - len(done) == 1
 
 
 def test_shards_may_come_in_any_order(tmp_path: Path, made: Made) -> None:
