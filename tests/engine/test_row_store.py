@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,22 +91,50 @@ def test_rows_that_the_engine_ran_past_a_prompts_end_are_left_out() -> None:
     assert all(map(torch.equal, rows.values["hidden_states"], expected))
 
 
+@pytest.mark.parametrize("compiled_bytes", [0, 2**20], ids=["compiled", "by torch"])
 @given(
     st.integers(1, 80), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]), st.integers(0, 2**31)
 )
 @settings(max_examples=60, deadline=None)
-def test_rows_are_copied_by_index_in_long_and_short_runs(n: int, dtype: torch.dtype, seed: int) -> None:
+def test_rows_are_copied_by_index_in_long_and_short_runs(
+    compiled_bytes: int, n: int, dtype: torch.dtype, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     source = torch.arange(2 * n * 3).view(n, 2, 3).transpose(0, 1).to(dtype)
+    if seed % 3:
+        source = source.contiguous()
     n_cuts = int(rng.integers(0, n))
     pieces = np.array_split(np.arange(n), np.sort(rng.choice(n, n_cuts, replace=False)) if n_cuts else 1)
     sources = np.concatenate([pieces[i] for i in rng.permutation(len(pieces))])
     places = rng.permutation(n) if seed % 2 else np.arange(n)
     out = torch.zeros(2, n, 3, dtype=dtype)
-    copy_rows(source, sources, out, places)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("easysteer_data.engine.copy_rows._COMPILED_BYTES", compiled_bytes)
+        copy_rows(source, sources, out, places)
+        apart = [torch.zeros(n, 3, dtype=dtype) for _ in range(2)]
+        copy_rows(list(source), sources, apart, places)
     expected = torch.zeros_like(out)
     expected[:, torch.from_numpy(places)] = source[:, torch.from_numpy(sources)]
     assert torch.equal(out, expected)
+    assert torch.equal(torch.stack(apart), expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "rows", "error"),
+    [
+        (torch.zeros(1, 4, 3), [0, 4], IndexError),
+        (torch.zeros(1, 4, 3), [-1, 0], IndexError),
+        (torch.zeros(1, 4, 3, dtype=torch.float16), [0, 1], ValueError),
+        (torch.zeros(1, 4, 2), [0, 1], ValueError),
+        (torch.zeros(1, 3, 4).transpose(1, 2), [0, 1], ValueError),
+    ],
+)
+def test_what_does_not_fit_is_not_copied(
+    monkeypatch: pytest.MonkeyPatch, source: torch.Tensor, rows: list[int], error: type[Exception]
+) -> None:
+    monkeypatch.setattr("easysteer_data.engine.copy_rows._COMPILED_BYTES", 0)
+    with pytest.raises(error):
+        copy_rows(source, np.array(rows), torch.zeros(1, 4, 3), np.array([0, 1]))
 
 
 def test_rows_that_came_all_at_once_are_not_copied() -> None:

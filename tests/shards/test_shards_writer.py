@@ -90,9 +90,14 @@ def test_nothing_goes_on_beside_once_the_context_has_ended(
 
     with side_by_side.SideBySide() as beside:
         assert [f.result() for f in [beside.submit(work, item) for item in (1, 5, 4)]] == [1, 25, 16]
-    with pytest.raises(RunError, match="layer 2"), side_by_side.SideBySide() as beside:
-        results = [beside.submit(work, item) for item in (2, *range(100, 200))]
-        results[0].result()
+
+    def fail() -> None:
+        with side_by_side.SideBySide() as beside:
+            results = [beside.submit(work, item) for item in (2, *range(100, 200))]
+            results[0].result()
+
+    with pytest.raises(RunError, match="layer 2"):
+        fail()
     assert len(begun) - len(done) == 1
     assert len(begun) < 50
     time.sleep(0.1)

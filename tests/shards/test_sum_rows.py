@@ -12,7 +12,7 @@ import pytest
 import torch
 from numba import njit
 
-from easysteer_data.shards import row_kernels
+from easysteer_data import compiled
 from easysteer_data.shards.sum_rows import sum_rows
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -75,14 +75,13 @@ def test_without_a_folder_for_compiled_loops_they_are_compiled_anyway(
             raise RuntimeError("cannot cache function: no locator available")
         return njit(**options)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(row_kernels, "njit", without_folder)
-    twice = row_kernels._compiled(lambda value: (2 * value, 0))
-    assert twice(2.0)[0] == 4.0
+    monkeypatch.setattr(compiled, "njit", without_folder)
+    assert compiled.compiled(lambda value: 2 * value)(2.0) == 4.0
 
 
 def test_modules_can_be_searched_once_the_loops_are_there() -> None:
     """As vLLM does before it starts an engine: what modules hold has a dict of attributes, if any."""
-    assert row_kernels.sum_bits is not None
+    assert compiled.compiled is not None
     modules = [module for name, module in sys.modules.items() if name.startswith("llvmlite")]
     held = [value for module in modules for value in vars(module).values() if hasattr(value, "__dict__")]
     assert held
