@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,31 @@ BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
 
 
+def _none() -> None:
+    """No engine."""
+
+
 class Bench:
     """The engines and what is measured with them."""
 
-    def __init__(self, load: Load, options: dict[str, Any], *, with_eager: bool, with_peers: bool) -> None:
+    def __init__(
+        self, load: Load, options: dict[str, Any], *, with_eager: bool, with_few: bool, with_peers: bool
+    ) -> None:
         from vllm import LLM
 
         from easysteer_data import open_llm
 
-        with ThreadPoolExecutor() as pool:
-            plain = pool.submit(LLM, **options)
-            time.sleep(BETWEEN_STARTS_S)
-            tapped = pool.submit(open_llm, **options)
-            time.sleep(BETWEEN_STARTS_S)
-            eager = pool.submit(open_llm, **{**options, "enforce_eager": True}) if with_eager else None
-        self.plain, self.tapped = plain.result(), tapped.result()
-        self.eager = None if eager is None else eager.result()
         self.load = load
+        self.few_layers = load.spread(min(4, load.n_layers))
+        starts = [partial(LLM, **options), partial(open_llm, **options)]
+        starts.append(partial(open_llm, **{**options, "enforce_eager": True}) if with_eager else _none)
+        starts.append(partial(open_llm, layers=self.few_layers, **options) if with_few else _none)
+        with ThreadPoolExecutor() as pool:
+            engines = []
+            for start in starts:
+                engines.append(pool.submit(start))
+                time.sleep(BETWEEN_STARTS_S if start is not _none else 0)
+        self.plain, self.tapped, self.eager, self.few = (engine.result() for engine in engines)
         self.long = load.prompts(load.n_tokens)
         self.peers = {
             name: open_peer(name, options, load.spread(min(4, load.n_layers)), self.long[:32])
@@ -155,6 +164,21 @@ class Bench:
             yield Case(
                 f"generate, {n} layers", "generate", lambda n=n: load.capture(self.tapped, n, NEW, new=True)
             )
+        if self.few is not None:
+            few, n = self.few, len(self.few_layers)
+            yield Case(
+                f"only {n} layers tapped, memory, {n} layers, all",
+                "plain",
+                lambda: load.capture(few, n, None, new=False),
+            )
+            yield Case(
+                f"only {n} layers tapped, generate, idle", "generate", lambda: load.generate(few, new=True)
+            )
+            yield Case(
+                f"only {n} layers tapped, generate, {n} layers",
+                "generate",
+                lambda: load.capture(few, n, NEW, new=True),
+            )
 
 
 def arguments_parser(description: str | None) -> argparse.ArgumentParser:
@@ -183,6 +207,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = arguments_parser(__doc__)
     parser.add_argument("--no-eager", action="store_true", help="without an eager engine beside the compiled")
+    parser.add_argument("--few", action="store_true", help="also an engine that is tapped at 4 layers only")
     parser.add_argument("--peers", action="store_true", help="also what others offer, if it is installed")
     parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
     parser.add_argument("--disk", help="folder for shards on a disk; the temporary folder unless given")
@@ -224,7 +249,13 @@ def main() -> None:
     started = time.perf_counter()
     n_layers = json.loads((Path(arguments.model) / "config.json").read_text())["num_hidden_layers"]
     load = Load(n_layers, *arguments.load, int(arguments.buffer_gib * 2**30))
-    bench = Bench(load, options(arguments), with_eager=not arguments.no_eager, with_peers=arguments.peers)
+    bench = Bench(
+        load,
+        options(arguments),
+        with_eager=not arguments.no_eager,
+        with_few=arguments.few,
+        with_peers=arguments.peers,
+    )
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
     report = measure(of_interest(bench.cases(), arguments.only), arguments.turns)
     sample, generated = bench.sample(), bench.generated_sample()
