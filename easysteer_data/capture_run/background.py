@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from easysteer_data.cores import helper_pool
+
 T = TypeVar("T")
 
 
@@ -38,14 +40,12 @@ class Background(Generic[T]):
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"easysteer-data-writer-{i}", daemon=True)
-            for i in range(n_threads)
-        ]
+        self._n_threads = n_threads
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        self._pool = helper_pool(self._n_threads, "easysteer-data-writer")
+        for _ in range(self._n_threads):
+            self._pool.submit(self._run)
         return self
 
     def __exit__(
@@ -54,8 +54,7 @@ class Background(Generic[T]):
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._pool.shutdown()
         if self._error is None or self._error is error:
             return
         if error is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from easysteer_data.errors import ProofError, RunError
@@ -85,11 +86,11 @@ def _check_index(where: str, shard: CapturedShard) -> None:
         column = getattr(index, name)
         if column.dtype != torch.int32 or column.shape != (len(index),):
             raise RunError(f"{where}: {name} must be int32 [{len(index)}], found {_shape(column)}")
-    n_rows = torch.tensor([captured.n_rows for captured in shard.prompts])
-    numbers = torch.tensor([captured.prompt.index for captured in shard.prompts], dtype=torch.int32)
-    if n_rows.min() < 0 or not torch.equal(numbers.repeat_interleave(n_rows), index.prompt):
+    n_rows = np.array([captured.n_rows for captured in shard.prompts])
+    numbers = np.array([captured.prompt.index for captured in shard.prompts])
+    if n_rows.min() < 0 or not np.array_equal(np.repeat(numbers, n_rows), index.prompt.numpy()):
         raise RunError(
-            f"{where}: the rows' prompts are not the prompts' counts of rows, {int(n_rows.sum())} in all"
+            f"{where}: the rows' prompts are not the prompts' counts of rows, {n_rows.sum()} in all"
         )
     same_prompt = index.prompt[1:] == index.prompt[:-1]
     backwards = same_prompt & (index.position[1:] <= index.position[:-1])
