@@ -1,4 +1,4 @@
-"""The inner loops of a shard's statistics: one pass over rows, five times as fast as torch's operations."""
+"""The inner loops of a shard's statistics: one pass over rows, three times as fast as torch's operations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from easysteer_data.compiled import compiled
 
 _BLOCK = 64  # rows that are summed by themselves first: the sums of very many rows stay as exact
+_LANES = 64  # of a row's squares
 _ABSOLUTE = np.uint32(0x7FFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 _HALF_ABSOLUTE, _HALF_INFINITY, _HALF_SIGN = np.uint32(0x7FFF), np.uint32(0x7C00), np.uint32(0x8000)
@@ -36,21 +37,31 @@ def _add_row(
     bits: NDArray[np.uint32],
     total: NDArray[np.float64],
     total_square: NDArray[np.float64],
+    squares: NDArray[np.float64],
 ) -> tuple[float, np.uint32]:
-    """Add one row. Returns its norm and the bits of its largest value.
+    """Add one row. Returns its norm and the bits of its largest value; `squares` [width] is room to work in.
 
     Without its sign a number is larger where its bits are, and what is not a number is larger than infinity.
     """
+    width = len(single)
     largest = np.uint32(0)
-    for i in range(len(bits)):
+    for i in range(width):
         largest = max(largest, np.uint32(bits[i] & _ABSOLUTE))
-    square = 0.0
-    for i in range(len(single)):
+    for i in range(width):
         value = np.float64(single[i])
+        square = value * value
+        squares[i] = square
         total[i] += value
-        total_square[i] += value * value
-        square += value * value
-    return np.sqrt(square), largest
+        total_square[i] += square
+    start = _LANES
+    while start < width:  # sums side by side: one behind the other takes twice as long
+        for i in range(min(_LANES, width - start)):
+            squares[i] += squares[start + i]
+        start += _LANES
+    norm_square = 0.0
+    for i in range(min(_LANES, width)):
+        norm_square += squares[i]
+    return np.sqrt(norm_square), largest
 
 
 @compiled
@@ -78,7 +89,7 @@ def sum_bits(
     width = rows.shape[1]
     single = np.empty(width, np.float32)
     bits = single.view(np.uint32)
-    part, part_square = np.empty(width), np.empty(width)
+    part, part_square, squares = np.empty(width), np.empty(width), np.empty(width)
     total_norm, largest = 0.0, np.uint32(0)
     for start in range(0, len(places), _BLOCK):
         part[:] = 0.0
@@ -90,7 +101,7 @@ def sum_bits(
             else:
                 for i in range(width):
                     bits[i] = np.uint32(row[i]) << shift
-            norm, peak = _add_row(single, bits, part, part_square)
+            norm, peak = _add_row(single, bits, part, part_square, squares)
             total_norm += norm
             largest = max(largest, peak)
         for i in range(width):

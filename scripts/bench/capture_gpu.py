@@ -46,7 +46,14 @@ class Bench:
     """The engines and what is measured with them."""
 
     def __init__(
-        self, load: Load, options: dict[str, Any], *, with_eager: bool, with_few: bool, with_peers: bool
+        self,
+        load: Load,
+        options: dict[str, Any],
+        *,
+        with_eager: bool,
+        with_few: bool,
+        twice: bool,
+        with_peers: bool,
     ) -> None:
         from vllm import LLM
 
@@ -57,12 +64,13 @@ class Bench:
         starts = [partial(LLM, **options), partial(open_llm, **options)]
         starts.append(partial(open_llm, **{**options, "enforce_eager": True}) if with_eager else _none)
         starts.append(partial(open_llm, layers=self.few_layers, **options) if with_few else _none)
+        starts.append(partial(LLM, **options) if twice else _none)
         with ThreadPoolExecutor() as pool:
             engines = []
             for start in starts:
                 engines.append(pool.submit(start))
                 time.sleep(BETWEEN_STARTS_S if start is not _none else 0)
-        self.plain, self.tapped, self.eager, self.few = (engine.result() for engine in engines)
+        self.plain, self.tapped, self.eager, self.few, self.again = (engine.result() for engine in engines)
         self.long = load.prompts(load.n_tokens)
         self.peers = {
             name: open_peer(name, options, load.spread(min(4, load.n_layers)), self.long[:32])
@@ -138,6 +146,8 @@ class Bench:
         """What is measured, and beside what."""
         load, depth = self.load, self.load.n_layers
         yield Case("plain", "plain", lambda: load.generate(self.plain, new=False))
+        if self.again is not None:
+            yield Case("plain again", "plain", lambda: load.generate(self.again, new=False))
         if self.eager is not None:
             yield Case("eager, tapped, idle", "plain", lambda: load.generate(self.eager, new=False))
         yield Case("tapped, idle", "plain", lambda: load.generate(self.tapped, new=False))
@@ -154,6 +164,8 @@ class Bench:
             if not isinstance(capture, str):
                 yield Case(f"{name}, 4 layers, all", "plain", lambda name=name: self.peer(name))
         yield Case("generate", "generate", lambda: load.generate(self.plain, new=True))
+        if self.again is not None:
+            yield Case("generate again", "generate", lambda: load.generate(self.again, new=True))
         if self.eager is not None:
             eager = self.eager
             yield Case("generate eager, idle", "generate", lambda: load.generate(eager, new=True))
@@ -208,6 +220,7 @@ def parse() -> argparse.Namespace:
     parser = arguments_parser(__doc__)
     parser.add_argument("--no-eager", action="store_true", help="without an eager engine beside the compiled")
     parser.add_argument("--few", action="store_true", help="also an engine that is tapped at 4 layers only")
+    parser.add_argument("--twice", action="store_true", help="also a second plain engine, beside the first")
     parser.add_argument("--peers", action="store_true", help="also what others offer, if it is installed")
     parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
     parser.add_argument("--disk", help="folder for shards on a disk; the temporary folder unless given")
@@ -254,6 +267,7 @@ def main() -> None:
         options(arguments),
         with_eager=not arguments.no_eager,
         with_few=arguments.few,
+        twice=arguments.twice,
         with_peers=arguments.peers,
     )
     sys.stderr.write(f"engines ready after {time.perf_counter() - started:.0f} s\n")
