@@ -44,11 +44,6 @@ class CollectedShard:
     completions: dict[int, Completion] = field(default_factory=dict)
     n_bytes: int = 0
 
-    def has_all_but(self, n_unread: Sequence[int | None]) -> bool | None:
-        """Whether all rows have come but so many of each prompt; None where it is not known how many come."""
-        known = [n for n in n_unread if n is not None]
-        return None if self.store is None or len(known) < len(n_unread) else self.store.has_all_but(known)
-
     def recorded(self) -> Recorded:
         """All of it, once the engine has no more of it."""
         return Recorded(self.chunks if self.store is None else [self.store.finish()], self.sums)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from easysteer_data.capture_run.collector import CollectedShard, ShardCollector
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.prover import ShardProver
 from easysteer_data.cores import helper_threads
-from easysteer_data.engine.arrival import rows_unread, wait_for_rows
+from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.session import MAILBOX_BYTES, CaptureSession
@@ -93,19 +92,18 @@ class ShardStream:
                 due = session.reduce == "mean" and finished
                 collector.add_rows(session.fetch() if due else session.look())
                 for number in complete:
-                    has_all = partial(self._has_all_rows, collector.shard(number))
+                    has_all = self._row_check(collector.shard(number))
                     wait_for_rows(session, has_all, collector.add_rows)
                     take(collector.let_go(number))
 
-    def _has_all_rows(self, shard: CollectedShard) -> bool | None:
-        """Whether every row of a shard whose prompts are finished is there; None where that is not known."""
+    def _row_check(self, shard: CollectedShard) -> Callable[[], bool | None]:
+        """What says whether every row of a shard whose prompts are finished is there."""
         max_tokens = self._plan.settings.capture.max_tokens
-        return shard.has_all_but(
-            [
-                rows_unread(self._plan.selects[i], max_tokens, len(shard.completions[i].token_ids))
-                for i in range(*self._shards[shard.number])
-            ]
+        unread = (
+            rows_unread(self._plan.selects[i], max_tokens, len(shard.completions[i].token_ids))
+            for i in range(*self._shards[shard.number])
         )
+        return row_check(shard.store, unread)
 
     @property
     def _buffer_bytes(self) -> int | None:

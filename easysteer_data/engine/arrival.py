@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from easysteer_data.engine.proof import Recorded
+from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.session import CaptureSession
 from easysteer_data.select import SelectSpec
 
@@ -29,6 +31,18 @@ def rows_unread(select: SelectSpec | None, max_tokens: int, n_generated: int) ->
     if max_tokens == 1 or whole_generation is False:
         return 0
     return max_tokens - n_generated if whole_generation else None
+
+
+def row_check(store: RowStore | None, unread: Iterable[int | None]) -> Callable[[], bool | None]:
+    """What says, as often as it is asked, whether all rows of finished requests have come.
+
+    Args:
+        store: where they are put; None where there is none, since it is not known how many come.
+        unread: `rows_unread` of each prompt of the store.
+    """
+    if store is not None and None not in (counts := list(unread)):
+        return partial(store.has_all_but, [n for n in counts if n is not None])
+    return lambda: None
 
 
 def wait_for_rows(

@@ -11,7 +11,7 @@ import torch
 
 from easysteer_data.bos import BosPolicy
 from easysteer_data.cores import helper_threads
-from easysteer_data.engine.arrival import rows_unread, wait_for_rows
+from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
 from easysteer_data.engine.row_store import RowStore
@@ -64,17 +64,11 @@ class _Part:
         """Whether all prompts are done; their last rows may still be on their way."""
         return len(self.outputs) == len(self.prompts)
 
-    def has_all_rows(self) -> bool | None:
-        """Whether every row of the finished prompts is there; None where it is not known how many come."""
-        if self._store is None:
-            return None
-        outputs = [self.outputs[i] for i in self.prompts]
-        unread = [
-            rows_unread(self._select, self._max_tokens, len(output.outputs[0].token_ids))
-            for output in outputs
-        ]
-        known = [n for n in unread if n is not None]
-        return self._store.has_all_but(known) if len(known) == len(unread) else None
+    def row_check(self) -> Callable[[], bool | None]:
+        """What says whether every row of the prompts, which are finished, is there."""
+        outputs = (self.outputs[i] for i in self.prompts)
+        unread = (rows_unread(self._select, self._max_tokens, len(o.outputs[0].token_ids)) for o in outputs)
+        return row_check(self._store, unread)
 
     def prove(self, rules: Rules) -> tuple[ProvenRows, list[Any]]:
         """The part's rows, checked, and its outputs."""
@@ -199,7 +193,7 @@ class _Parts:
             for index, output in finished:
                 self._part_of(index).outputs[index] = output
             while self._first in self._parts and self._parts[self._first].is_finished:
-                wait_for_rows(self._session, self._parts[self._first].has_all_rows, self._add)
+                wait_for_rows(self._session, self._parts[self._first].row_check(), self._add)
                 yield self._parts.pop(self._first)
                 self._first += self._batch_prompts
 
