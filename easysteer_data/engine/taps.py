@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from easysteer_data.engine import ops
+from easysteer_data.engine.summing_norms import norms_behind
 from easysteer_data.errors import UnsupportedEngineError
 from easysteer_data.types import Stream
 
@@ -35,22 +36,6 @@ _SUMMING_BLOCKS = {
     "MuseGlimmerDecoderLayer",
     "PhiMoEDecoderLayer",
     "StablelmDecoderLayer",
-}
-# Blocks that begin with `hidden, residual = self.input_layernorm(hidden, residual)`. The residual that this
-# norm gives is the sum of the pair that the block before gave, and a compiled graph keeps it for what
-# follows. For the pair to be read, it would have to keep the older residual too, which it computes anew
-# where it is needed.
-_NORM_FIRST_BLOCKS = {
-    "Glm4DecoderLayer",
-    "Glm4MoeDecoderLayer",
-    "LlamaDecoderLayer",
-    "MistralDecoderLayer",
-    "MixtralDecoderLayer",
-    "OlmoeDecoderLayer",
-    "Qwen2DecoderLayer",
-    "Qwen2MoeDecoderLayer",
-    "Qwen3DecoderLayer",
-    "Qwen3MoeDecoderLayer",
 }
 # A switch has 64 bytes to itself: a compiled graph copies an input whose address is not aligned as it was
 # when the graph was traced, and would read, and tell of, a copy.
@@ -183,18 +168,23 @@ def find_blocks(model: nn.Module) -> dict[int, nn.Module]:
     Raises:
         UnsupportedEngineError: no list of decoder blocks was found.
     """
-    root = _text_model(model)
+    return _find_blocks(model)[1]
+
+
+def _find_blocks(model: nn.Module) -> tuple[nn.Module, dict[int, nn.Module]]:
+    """The module whose blocks they are, and the blocks."""
     lists = [
-        module
-        for name, module in root.named_modules()
-        if isinstance(module, nn.ModuleList) and name.rpartition(".")[2] in _BLOCK_LISTS
+        (owner, child)
+        for owner in _text_model(model).modules()
+        for name, child in owner.named_children()
+        if isinstance(child, nn.ModuleList) and name in _BLOCK_LISTS
     ]
     if not lists:
         raise UnsupportedEngineError(
             f"{type(model).__name__}: no list of decoder blocks named {', '.join(_BLOCK_LISTS)} was found"
         )
-    blocks = max(lists, key=len)
-    return {i: block for i, block in enumerate(blocks) if type(block).__name__ != "PPMissingLayer"}
+    owner, blocks = max(lists, key=lambda found: len(found[1]))
+    return owner, {i: b for i, b in enumerate(blocks) if type(b).__name__ != "PPMissingLayer"}
 
 
 def _text_model(model: nn.Module) -> nn.Module:
@@ -211,17 +201,18 @@ def find_points(model: nn.Module, stream: Stream, hidden_size: int) -> list[TapP
         UnsupportedEngineError: the model has the stream, but not where it can be read; names the model.
     """
     points = []
-    blocks = find_blocks(model)
+    owner, blocks = _find_blocks(model)
+    norms = norms_behind(owner, blocks)
     for layer_id, block in blocks.items():
         try:
-            points.append(_point(layer_id, block, blocks.get(layer_id + 1), stream, hidden_size))
+            points.append(_point(layer_id, block, norms.get(layer_id), stream, hidden_size))
         except UnsupportedEngineError as error:
             raise UnsupportedEngineError(f"{type(model).__name__}, layer {layer_id}: {error}") from None
     return [point for point in points if point is not None]
 
 
 def _point(
-    layer_id: int, block: nn.Module, following: nn.Module | None, stream: Stream, hidden_size: int
+    layer_id: int, block: nn.Module, norm_behind: nn.Module | None, stream: Stream, hidden_size: int
 ) -> TapPoint | None:
     if stream == "router_logits":
         return _gate_point(layer_id, block)
@@ -229,14 +220,7 @@ def _point(
         return _heads_point(layer_id, block)
     if _is_one_of(block, _SUMMING_BLOCKS):
         return TapPoint(layer_id, block, hidden_size, "output")
-    return TapPoint(layer_id, block, hidden_size, "sum", summed_by=_norm_behind(block, following))
-
-
-def _norm_behind(block: nn.Module, following: nn.Module | None) -> nn.Module | None:
-    """The norm that sums what a block gives, if that is sure: a class derived from these may do otherwise."""
-    if following is None or not {type(block).__name__, type(following).__name__} <= _NORM_FIRST_BLOCKS:
-        return None
-    return following.get_submodule("input_layernorm")
+    return TapPoint(layer_id, block, hidden_size, "sum", summed_by=norm_behind)
 
 
 def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:

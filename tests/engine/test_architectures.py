@@ -13,7 +13,7 @@ import torch
 import vllm
 from torch import nn
 
-from easysteer_data.engine import taps
+from easysteer_data.engine.summing_norms import NORM_FIRST
 from easysteer_data.engine.taps import find_points
 from easysteer_data.errors import UnsupportedEngineError
 from easysteer_data.hidden_states import CaptureResult, capture
@@ -214,49 +214,91 @@ def test_a_router_that_can_not_be_read_is_refused_by_name(experts: nn.Module, me
         find_points(model, "router_logits", 4)
 
 
-def test_blocks_whose_sum_the_next_norm_gives_begin_so_in_this_vllm() -> None:
+def source_of(name: str, model_file: str) -> ast.ClassDef:
+    """A class in a file of this vLLM's models."""
+    path = Path(vllm.__file__).parent / "model_executor" / "models" / f"{model_file}.py"
+    (found,) = (n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name == name)
+    return found
+
+
+def forward_of(found: ast.ClassDef) -> ast.AST:
+    """The class's forward, nothing where it has none of its own."""
+    functions = [node for node in found.body if isinstance(node, ast.FunctionDef)]
+    return next((node for node in functions if node.name == "forward"), ast.Pass())
+
+
+@pytest.mark.parametrize("model_file", NORM_FIRST)
+def test_blocks_whose_sum_the_next_norm_gives_begin_so_in_this_vllm(model_file: str) -> None:
     """The blocks' own source says it: the pair goes into the norm before anything else touches it."""
     begins = re.compile(
         r"if residual is None:\s+residual = hidden_states\s+"
         r"hidden_states = self\.input_layernorm\(hidden_states\)\s+else:\s+"
         r"\(?hidden_states, residual\)? = self\.input_layernorm\(hidden_states, residual\)"
     )
-    models = Path(vllm.__file__).parent / "model_executor" / "models"
-    for name in sorted(taps._NORM_FIRST_BLOCKS):
-        sources = [path.read_text() for path in models.glob("*.py") if "eagle" not in path.name]
-        classes = [
-            node
-            for source in sources
-            if f"class {name}(" in source
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.ClassDef) and node.name == name
-        ]
-        (forward,) = (
-            ast.unparse(node)
-            for node in classes[0].body
-            if isinstance(node, ast.FunctionDef) and node.name == "forward"
-        )
-        found = begins.search(forward)
-        assert found, name
-        assert "self." not in forward[: found.start()], name
-        assert len(classes) == 1, name
+    forward = ast.unparse(forward_of(source_of(NORM_FIRST[model_file][1], model_file)))
+    found = begins.search(forward)
+    assert found
+    assert "self." not in forward[: found.start()]
 
 
-def test_a_class_derived_from_such_a_block_is_read_itself() -> None:
-    class LlamaDecoderLayer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.input_layernorm = nn.Identity()
+@pytest.mark.parametrize("model_file", NORM_FIRST)
+def test_models_hand_a_blocks_pair_to_the_next_block_as_it_is(model_file: str) -> None:
+    model = source_of(NORM_FIRST[model_file][0], model_file)
+    while not (loops := [node for node in ast.walk(forward_of(model)) if isinstance(node, ast.For)]):
+        (base,) = (base.id for base in model.bases if isinstance(base, ast.Name))  # runs its base's loop
+        model_file = next(file for file, (name, _) in NORM_FIRST.items() if name == base)
+        model = source_of(base, model_file)
+    (loop,) = loops
+    written = [
+        ast.unparse(node)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr)
+        and "hidden_states" in ast.unparse(node)
+    ]
+    assert len(written) == 1
+    assert re.match(
+        r"\(?hidden_states, residual\)? = layer\(positions, hidden_states, residual\b", written[0]
+    )
 
-    class OwnDecoderLayer(LlamaDecoderLayer):
-        pass
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            blocks = (LlamaDecoderLayer, LlamaDecoderLayer, OwnDecoderLayer, LlamaDecoderLayer)
-            self.layers = nn.ModuleList(block() for block in blocks)
+def made_model(names: tuple[str, ...], module: str) -> nn.Module:
+    """A model whose first name is its class's, and the others those of its blocks."""
 
-    model = Model()
+    def init_block(self: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.input_layernorm = nn.Identity()
+
+    def class_of(name: str, init: Any) -> Any:
+        return type(name, (nn.Module,), {"__init__": init, "__module__": module})
+
+    def init_model(self: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.layers = nn.ModuleList(class_of(name, init_block)() for name in names[1:])
+
+    model: nn.Module = class_of(names[0], init_model)()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("names", "module"),
+    [
+        (("OwnModel", *["LlamaDecoderLayer"] * 3), "vllm.model_executor.models.llama"),
+        (("LlamaModel", *["LlamaDecoderLayer"] * 2, "OwnDecoderLayer"), "vllm.model_executor.models.llama"),
+        (("LlamaModel", *["LlamaDecoderLayer"] * 3), "transformers.models.llama.modeling_llama"),
+        (
+            ("Qwen3MoeLLMModel", *["Qwen3MoeDecoderLayer"] * 3),
+            "vllm.model_executor.models.qwen3_omni_moe_thinker",
+        ),
+    ],
+)
+def test_where_it_is_not_sure_that_a_norm_sums_the_pair_the_block_is_read(
+    names: tuple[str, ...], module: str
+) -> None:
+    points = find_points(made_model(names, module), "hidden_states", 8)
+    assert [point.summed_by for point in points] == [None, None, None]
+
+
+def test_the_norm_of_the_next_block_is_read_and_the_last_block_itself() -> None:
+    model = made_model(("LlamaModel", *["LlamaDecoderLayer"] * 3), "vllm.model_executor.models.llama")
     norms = [point.summed_by for point in find_points(model, "hidden_states", 8)]
-    assert norms == [model.layers[1].input_layernorm, None, None, None]
+    assert norms == [model.layers[1].input_layernorm, model.layers[2].input_layernorm, None]
