@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Thread
 
 import torch
 
@@ -26,8 +27,6 @@ def helper_pool(n_threads: int, name: str) -> ThreadPoolExecutor:
         name: how their names begin.
     """
     pool = ThreadPoolExecutor(n_threads, name)
-    # The number is the calling thread's own, but is also what threads that begin later are given.
-    of_caller = torch.get_num_threads()
     all_there = Barrier(n_threads)
 
     def begin() -> None:
@@ -35,7 +34,30 @@ def helper_pool(n_threads: int, name: str) -> ThreadPoolExecutor:
         torch.set_num_threads(1)
         all_there.wait()
 
+    # The number is the calling thread's own, and what threads that begin later are given. New threads look at
+    # it and set it back.
+    of_process: list[int] = []
+    _in_a_new_thread(lambda: of_process.append(torch.get_num_threads()))
     for begun in [pool.submit(begin) for _ in range(n_threads)]:
         begun.result()
-    torch.set_num_threads(of_caller)
+    _in_a_new_thread(lambda: torch.set_num_threads(of_process[0]))
     return pool
+
+
+def uninterrupted(action: Callable[[], object]) -> None:
+    """Call it again until it has ended without Ctrl-C, which is raised then if it came meanwhile."""
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            action()
+            break
+        except KeyboardInterrupt as came:
+            interrupt = came
+    if interrupt is not None:
+        raise interrupt
+
+
+def _in_a_new_thread(action: Callable[[], object]) -> None:
+    thread = Thread(target=action)
+    thread.start()
+    thread.join()

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from threading import Barrier, Thread
 
+import pytest
 import torch
 
-from easysteer_data.cores import helper_pool
+from easysteer_data.cores import helper_pool, uninterrupted
+
+
+def of_a_new_thread() -> int:
+    found: list[int] = []
+    thread = Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def test_torch_uses_one_core_in_each_helper_and_as_many_as_before_elsewhere() -> None:
@@ -23,10 +32,23 @@ def test_torch_uses_one_core_in_each_helper_and_as_many_as_before_elsewhere() ->
 
             assert list(pool.map(n_threads, range(4))) == [1, 1, 1, 1]
             assert torch.get_num_threads() == 3
-            found: list[int] = []
-            thread = Thread(target=lambda: found.append(torch.get_num_threads()))
-            thread.start()
-            thread.join()
-            assert found == [3]
+            assert of_a_new_thread() == 3
+            with pool.submit(helper_pool, 2, "helper of a helper").result():
+                assert of_a_new_thread() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_an_interrupt_waits_for_the_end() -> None:
+    calls = []
+
+    def action() -> None:
+        calls.append(len(calls))
+        if len(calls) < 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(action)
+    assert calls == [0, 1, 2]
+    uninterrupted(lambda: calls.append(3))
+    assert calls == [0, 1, 2, 3]

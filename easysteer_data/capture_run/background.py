@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from easysteer_data.cores import helper_pool
+from easysteer_data.cores import helper_pool, uninterrupted
 
 T = TypeVar("T")
 
@@ -44,22 +44,29 @@ class Background(Generic[T]):
 
     def __enter__(self) -> Self:
         self._pool = helper_pool(self._n_threads, "easysteer-data-writer")
-        for _ in range(self._n_threads):
-            self._pool.submit(self._run)
+        try:
+            for _ in range(self._n_threads):
+                self._pool.submit(self._run)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        self._pool.shutdown()
+        uninterrupted(self._end)
         if self._error is None or self._error is error:
             return
         if error is None:
             raise self._error
         error.add_note(f"the writer failed as well: {self._error}")
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._pool.shutdown()
 
     def put(self, item: T, n_bytes: int) -> None:
         """Add an item; waits while too many bytes do. Raises what the function raised."""
@@ -104,7 +111,10 @@ class Background(Generic[T]):
             self._work(item)
         except BaseException as error:  # raised again in the thread that puts
             with self._changed:
-                self._error = self._error or error
+                if self._error is None:
+                    self._error = error
+                else:
+                    self._error.add_note(f"another item failed as well: {error}")
                 self._ended = True
                 self._waiting.clear()
         finally:

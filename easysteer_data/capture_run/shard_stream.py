@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from easysteer_data.capture_run.collector import CollectedShard, ShardCollector
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.prover import ShardProver
-from easysteer_data.cores import helper_threads
+from easysteer_data.cores import helper_pool, helper_threads
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.row_store import RowStore
@@ -71,7 +70,7 @@ class ShardStream:
         sampling = Sampling(self._plan.settings.capture.max_tokens, {})
         feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
         with (
-            ThreadPoolExecutor(_N_COPIERS, "easysteer-data-copy") as copiers,
+            helper_pool(_N_COPIERS, "easysteer-data-copy") as copiers,
             CaptureSession(
                 self._engine, self._shapes, self._plan.selection.reduce, buffer_bytes=self._buffer_bytes
             ) as session,
@@ -92,8 +91,9 @@ class ShardStream:
                 due = session.reduce == "mean" and finished
                 collector.add_rows(session.fetch() if due else session.look())
                 for number in complete:
-                    has_all = self._row_check(collector.shard(number))
-                    wait_for_rows(session, has_all, collector.add_rows)
+                    if not due:
+                        has_all = self._row_check(collector.shard(number))
+                        wait_for_rows(session, has_all, collector.add_rows)
                     take(collector.let_go(number))
 
     def _row_check(self, shard: CollectedShard) -> Callable[[], bool | None]:

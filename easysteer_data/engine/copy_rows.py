@@ -35,26 +35,14 @@ def copy_rows(part: Layers, sources: np.ndarray, out: Layers, places: np.ndarray
 
 def _copy(source: torch.Tensor, sources: np.ndarray, out: torch.Tensor, places: np.ndarray) -> None:
     """The same of layers [n_layers, n, width] that are one tensor."""
-    n_layers, n_rows, width = out.shape
+    _check(source, sources, out, places)
+    n_layers, _, width = out.shape
     row_bytes = width * out.itemsize
     if n_layers * len(places) * row_bytes < _COMPILED_BYTES:
         out[:, torch.from_numpy(places)] = source[:, torch.from_numpy(sources)]
         return
     from easysteer_data.engine.copy_kernel import copy_bytes
 
-    # The compiled loop checks nothing.
-    if (
-        source.dtype != out.dtype
-        or source.shape[-1] != width
-        or source.stride(-1) != 1
-        or out.stride(-1) != 1
-    ):
-        raise ValueError(
-            f"rows of {source.dtype} {list(source.shape)} do not fit {out.dtype} {list(out.shape)}"
-        )
-    for numbers, n in ((sources, source.shape[1]), (places, n_rows)):
-        if numbers.min() < 0 or numbers.max() >= n:
-            raise IndexError(f"rows must be in 0 to {n - 1}, found {numbers.min()} to {numbers.max()}")
     copy_bytes(
         source.data_ptr(),
         sources,
@@ -65,6 +53,24 @@ def _copy(source: torch.Tensor, sources: np.ndarray, out: torch.Tensor, places: 
         n_layers,
         row_bytes,
     )
+
+
+def _check(source: torch.Tensor, sources: np.ndarray, out: torch.Tensor, places: np.ndarray) -> None:
+    """Refuse what the compiled loop, which checks nothing, would copy out of somewhere else."""
+    if source.dtype != out.dtype or source.shape[-1] != out.shape[-1] or len(sources) != len(places):
+        raise ValueError(
+            f"{len(sources)} rows of {source.dtype} {list(source.shape)} do not fit {len(places)} of "
+            f"{out.dtype} {list(out.shape)}"
+        )
+    for rows, numbers in ((source, sources), (out, places)):
+        if rows.device.type != "cpu" or rows.stride(-1) != 1:
+            raise ValueError(
+                f"rows must be in host memory, each in one piece: {rows.device}, {rows.stride()}"
+            )
+        if numbers.min() < 0 or numbers.max() >= rows.shape[1]:
+            raise IndexError(
+                f"rows must be in 0 to {rows.shape[1] - 1}, found {numbers.min()} to {numbers.max()}"
+            )
 
 
 def _n_even(layers: Sequence[torch.Tensor]) -> int:

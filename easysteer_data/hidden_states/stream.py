@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 
 from easysteer_data.bos import BosPolicy
-from easysteer_data.cores import helper_threads
+from easysteer_data.cores import helper_pool, helper_threads
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
@@ -134,7 +133,7 @@ def capture_stream(
     feed = Feed(llm, Sampling(max_tokens, generate_kwargs), window=2 * engine.max_num_seqs)
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
     with (
-        ThreadPoolExecutor(_N_COPIERS, "easysteer-data-copy") as copiers,
+        helper_pool(_N_COPIERS, "easysteer-data-copy") as copiers,
         CaptureSession(
             engine, shapes, reduce, buffer_bytes=buffer_bytes, block_prompts=batch_prompts
         ) as session,

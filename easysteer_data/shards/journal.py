@@ -47,7 +47,7 @@ class ShardEntry:
         number: 0-based.
         prompts: half-open range of prompt indices.
         n_rows: rows of every layer.
-        files: its files, in the order they were written.
+        files: its files: layers, prompt table, statistics, index.
     """
 
     number: int

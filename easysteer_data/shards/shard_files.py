@@ -56,8 +56,12 @@ def write_shard(out: Path, header: RunHeader, shard: CapturedShard, min_free_byt
     check_shard(shard, header)
     if min_free_bytes:
         check_space(out, shard_bytes(header, len(shard.index)), min_free_bytes)
-    with write_failures_explained(out):
-        files = _write_files(out, header, shard)
+    try:
+        with write_failures_explained(out):
+            files = _write_files(out, header, shard)
+    except BaseException:
+        _remove_files(out, header, shard.number)
+        raise
     return ShardEntry(shard.number, header.plan[shard.number], len(shard.index), files)
 
 
@@ -69,31 +73,25 @@ def write_file(out: Path, name: str, data: bytes) -> FileEntry:
 
 def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[FileEntry, ...]:
     files = []
-    try:
-        with SideBySide() as beside:
-            sums = _sum_layers(header, shard, beside)
-            label = header.label
-            packs = packs_of(shard, header)
-            writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, label))
-            measured, writing = {}, {}
-            for key, parts in sums.items():  # each layer is proven before its file is written
-                measured[key] = _statistics(header, shard, key, parts)
-                if header.rows:
-                    writing[key] = beside.submit(writer.write, key)
-            prompts = prompt_table_bytes(shard.prompts, label)
-            files.append(write_file(out, layout.prompts_name(shard.number), prompts))
-            tars = {key: tar.result() for key, tar in writing.items()}
-        files[:0] = [tar.file for tar in tars.values()]
-        statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
-        files.append(write_file(out, layout.statistics_name(shard.number), statistics_bytes(statistics)))
-        if tars:
-            spans = {key: tar.spans for key, tar in tars.items()}
-            index = index_bytes(shard.number, packs, spans)
-            files.append(write_file(out, layout.index_name(shard.number), index))
-    except BaseException:
-        _remove_files(out, header, shard.number)
-        raise
-    return tuple(files)
+    with SideBySide() as beside:
+        sums = _sum_layers(header, shard, beside)
+        packs = packs_of(shard, header)
+        writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, header.label))
+        measured, writing = {}, {}
+        for key, parts in sums.items():  # each layer is proven before its file is written
+            measured[key] = _statistics(header, shard, key, parts)
+            if header.rows:
+                writing[key] = beside.submit(writer.write, key)
+        prompts = prompt_table_bytes(shard.prompts, header.label)
+        files.append(write_file(out, layout.prompts_name(shard.number), prompts))
+        tars = {key: tar.result() for key, tar in writing.items()}
+    statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
+    files.append(write_file(out, layout.statistics_name(shard.number), statistics_bytes(statistics)))
+    if tars:
+        spans = {key: tar.spans for key, tar in tars.items()}
+        index = index_bytes(shard.number, packs, spans)
+        files.append(write_file(out, layout.index_name(shard.number), index))
+    return (*(tar.file for tar in tars.values()), *files)
 
 
 def _sum_layers(

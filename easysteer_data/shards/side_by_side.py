@@ -6,14 +6,16 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
+from threading import Lock
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from easysteer_data.cores import helper_pool, helper_threads
+from easysteer_data.cores import helper_pool, helper_threads, uninterrupted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 N_THREADS = helper_threads()
+_making = Lock()
 
 
 class SideBySide:
@@ -24,7 +26,8 @@ class SideBySide:
     """
 
     def __init__(self) -> None:
-        self._pool = _pool(N_THREADS, os.getpid())
+        with _making:
+            self._pool = _pool(N_THREADS, os.getpid())
         self._futures: list[Future[Any]] = []
 
     def __enter__(self) -> Self:
@@ -35,7 +38,7 @@ class SideBySide:
     ) -> None:
         for future in self._futures:
             future.cancel()
-        wait(self._futures)
+        uninterrupted(lambda: wait(self._futures))
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Have a function called, after those before it; the future gives what it returns or raises."""

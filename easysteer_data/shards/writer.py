@@ -22,7 +22,7 @@ from easysteer_data.shards.lock import FolderLock
 from easysteer_data.shards.manifest import Manifest, check_entry, refuse_gaps
 from easysteer_data.shards.resume import claim_folder, lock_folder
 from easysteer_data.shards.shard_files import write_file, write_shard
-from easysteer_data.shards.space import write_failures_explained
+from easysteer_data.shards.space import shard_bytes, write_failures_explained
 from easysteer_data.shards.statistics_file import StatisticsMerge
 from easysteer_data.shards.taking import take_file
 from easysteer_data.types import CapturedShard, OnExisting
@@ -51,6 +51,7 @@ class RunWriter:
         self._lock = lock
         self._min_free_bytes = min_free_bytes
         self._committing = Lock()
+        self._writing: dict[int, int] = {}  # number -> bytes, of shards that some thread is writing
         self.header = header
         self._merge = StatisticsMerge(layer_keys(header.layers))
 
@@ -112,9 +113,19 @@ class RunWriter:
                 shard is not committed, the folder can be continued.
             ProofError: a row is not finite, or overflows the storage type.
         """
-        self._refuse_committed(shard.number)
-        entry = write_shard(self.out, self.header, shard, self._min_free_bytes)
-        self._commit(entry)
+        with self._committing:
+            self._refuse_committed(shard.number)
+            if shard.number in self._writing:
+                raise RunError(f"{self.out}: shard {shard.number} is being written already")
+            # What other threads are writing is not on the disk yet, or not all of it.
+            reserved = sum(self._writing.values())
+            self._writing[shard.number] = shard_bytes(self.header, len(shard.index))
+        try:
+            min_free_bytes = self._min_free_bytes and self._min_free_bytes + reserved
+            entry = write_shard(self.out, self.header, shard, min_free_bytes)
+            self._commit(entry)
+        finally:
+            del self._writing[shard.number]
         return entry
 
     def adopt(self, entry: ShardEntry, source: Path, *, keep: bool) -> None:

@@ -127,12 +127,19 @@ def test_rows_are_copied_by_index_in_long_and_short_runs(
         (torch.zeros(1, 4, 3, dtype=torch.float16), [0, 1], ValueError),
         (torch.zeros(1, 4, 2), [0, 1], ValueError),
         (torch.zeros(1, 3, 4).transpose(1, 2), [0, 1], ValueError),
+        (torch.zeros(1, 4, 3), [0, 1, 2], ValueError),
+        (torch.zeros(1, 4, 3, device="meta"), [0, 1], ValueError),
     ],
 )
+@pytest.mark.parametrize("compiled_bytes", [0, 2**20], ids=["compiled", "by torch"])
 def test_what_does_not_fit_is_not_copied(
-    monkeypatch: pytest.MonkeyPatch, source: torch.Tensor, rows: list[int], error: type[Exception]
+    monkeypatch: pytest.MonkeyPatch,
+    source: torch.Tensor,
+    rows: list[int],
+    error: type[Exception],
+    compiled_bytes: int,
 ) -> None:
-    monkeypatch.setattr("easysteer_data.engine.copy_rows._COMPILED_BYTES", 0)
+    monkeypatch.setattr("easysteer_data.engine.copy_rows._COMPILED_BYTES", compiled_bytes)
     with pytest.raises(error):
         copy_rows(source, np.array(rows), torch.zeros(1, 4, 3), np.array([0, 1]))
 

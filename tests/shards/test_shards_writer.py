@@ -5,7 +5,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Semaphore
 
 import pyarrow.parquet as pq
 import pytest
@@ -102,6 +104,43 @@ def test_nothing_goes_on_beside_once_the_context_has_ended(
     assert len(begun) < 50
     time.sleep(0.1)
     assert len(begun) - len(done) == 1
+
+
+def test_several_threads_may_write_shards_at_once(tmp_path: Path, made: Made) -> None:
+    write_run(tmp_path / "a", made)
+    with RunWriter.open(tmp_path / "b", made.header) as writer:
+        with ThreadPoolExecutor(4) as pool:
+            assert len(list(pool.map(writer.write, made.shards))) == len(made.shards)
+        writer.close()
+    one, other = files_of(tmp_path / "a"), files_of(tmp_path / "b")
+    assert sorted(one.pop("journal.jsonl").split()) == sorted(other.pop("journal.jsonl").split())
+    assert one == other
+
+
+def test_a_shard_that_is_being_written_is_refused_and_those_beside_it_are_room_that_is_taken(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, asked = Semaphore(0), Event(), []
+
+    def check(_out: Path, n_bytes: int, min_free_bytes: int) -> None:
+        asked.append((n_bytes, min_free_bytes))
+        begun.release()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr("easysteer_data.shards.shard_files.check_space", check)
+    with RunWriter.open(tmp_path, made.header, min_free_bytes=10) as writer, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(writer.write, made.shards[0])
+        assert begun.acquire(timeout=10)
+        with pytest.raises(RunError, match="shard 0 is being written already"):
+            writer.write(made.shards[0])
+        second = pool.submit(writer.write, made.shards[1])
+        assert begun.acquire(timeout=10)
+        go_on.set()
+        first.result()
+        second.result()
+        with pytest.raises(RunError, match="shard 0 is committed already"):
+            writer.write(made.shards[0])
+    assert [min_free for _, min_free in asked] == [10, 10 + asked[0][0]]
 
 
 def test_shards_may_come_in_any_order(tmp_path: Path, made: Made) -> None:
