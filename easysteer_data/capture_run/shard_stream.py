@@ -88,12 +88,12 @@ class ShardStream:
                 completions = [(index, self._prover.accept(index, output)) for index, output in finished]
                 complete = collector.add_completions(completions)
                 # Sums take the device's memory, and come only when they are asked for.
-                due = session.reduce == "mean" and finished
-                collector.add_rows(session.fetch() if due else session.look())
+                has_fetched = session.reduce == "mean" and len(finished) > 0
+                collector.add_rows(session.fetch() if has_fetched else session.look())
                 for number in complete:
-                    if not due:
+                    if not has_fetched:
                         has_all = self._row_check(collector.shard(number))
-                        wait_for_rows(session, has_all, collector.add_rows)
+                        has_fetched = wait_for_rows(session, has_all, collector.add_rows)
                     take(collector.let_go(number))
 
     def _row_check(self, shard: CollectedShard) -> Callable[[], bool | None]:

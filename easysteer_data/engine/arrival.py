@@ -47,13 +47,16 @@ def row_check(store: RowStore | None, unread: Iterable[int | None]) -> Callable[
 
 def wait_for_rows(
     session: CaptureSession, has_all: Callable[[], bool | None], add: Callable[[Recorded], None]
-) -> None:
+) -> bool:
     """Take rows in until all that are wanted are there; wait for no later step if that can be helped.
 
     Args:
         session: where they come from.
         has_all: whether they are there; None where it is not known how many come.
         add: takes in what has come.
+
+    Returns:
+        Whether all that the engine had recorded was waited for, rows of others among it.
 
     Raises:
         EngineError: the recorder failed in a worker.
@@ -64,3 +67,4 @@ def wait_for_rows(
         add(session.look())
     if not whole:
         add(session.fetch())
+    return not whole

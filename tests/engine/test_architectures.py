@@ -130,6 +130,14 @@ CASES = {
 }
 
 
+READ_BEHIND_NORMS = {"Llama", "Qwen2", "Qwen3", "Phi-3", "Mixtral", "Qwen3-MoE", "OLMoE"}
+
+
+def layers_read_behind_norms(worker: Any) -> list[int]:
+    points = find_points(worker.model_runner.get_model(), "hidden_states", 128)
+    return [point.layer_id for point in points if point.summed_by is not None]
+
+
 def open_case(engines: Any, case: Case, folder: Path) -> Any:
     from transformers import AutoConfig
     from vllm import ModelRegistry
@@ -167,6 +175,7 @@ def test_rows_are_those_of_hugging_face(engines: Any, tmp_path: Path, name: str)
     # Before the engine is open: vLLM's Transformers backend alters Hugging Face's classes.
     expected = {stream: [expected_rows(tmp_path, stream, ids) for ids in read] for stream in case.streams}
     llm = open_case(engines, case, tmp_path)
+    assert llm.collective_rpc(layers_read_behind_norms) == [[0, 1] if name in READ_BEHIND_NORMS else []]
     for stream in case.streams:
         result = capture(llm, prompts, max_tokens=4, ignore_eos=True, stream=stream)
         assert [result.sample_token_ids(i) for i in range(len(prompts))] == read

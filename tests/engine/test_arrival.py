@@ -48,7 +48,8 @@ class Session:
 
 def asked(session: Session, has_all: Any) -> list[str]:
     n_added: list[Recorded] = []
-    wait_for_rows(cast(Any, session), lambda: has_all(len(n_added)), n_added.append)
+    fetched = wait_for_rows(cast(Any, session), lambda: has_all(len(n_added)), n_added.append)
+    assert fetched == ("fetch" in session.asked)
     assert len(n_added) == len(session.asked)
     return session.asked
 
