@@ -78,7 +78,10 @@ class Case:
 
 CASES = {
     "Llama": Case("llama", GROUPED),
-    "Llama, Hugging Face's blocks": Case("llama", GROUPED, options={"model_impl": "transformers"}),
+    # vLLM alters the class for as long as this process lives: one that no other test makes.
+    "Mistral, Hugging Face's blocks": Case(
+        "mistral", GROUPED | {"sliding_window": None}, options={"model_impl": "transformers"}
+    ),
     "Qwen2": Case("qwen2", GROUPED),
     "Qwen3": Case("qwen3", GROUPED | {"head_dim": 64}, head_size=64),
     "Gemma-2": Case("gemma2", GEMMA),
