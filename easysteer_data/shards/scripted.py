@@ -1,9 +1,9 @@
 """Loops over blocks of rows as one call of TorchScript, during which other threads have the interpreter.
 
 Called from Python block by block, the same operations scale to two threads and no further: each thread waits
-for the interpreter after every one. For what numba (`compiled.py`) has no types for: float16, float8, bfloat16
-as numbers. TorchScript is deprecated in favour of compilers that would need a C++ compiler wherever rows are
-captured; where it is missing, Python runs the function, more slowly.
+for the interpreter after every one. For types that numba (`compiled.py`) does not know: float16 and float8.
+TorchScript is deprecated in favour of compilers that would need a C++ compiler wherever rows are captured;
+where it is missing, Python runs the function, more slowly.
 """
 
 from __future__ import annotations
