@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +138,8 @@ class RunningRequests:
     last_only: bool = False
     _requests: dict[str, _Request] = field(default_factory=dict)
     _selects: dict[str, SelectSpec] = field(default_factory=dict)
-    _steady: _SteadyBatch | None = None
+    # A pipeline runs a few batches in turn, of different requests.
+    _steady: list[_SteadyBatch] = field(default_factory=list)
 
     def note(self, scheduler_output: Any) -> bool:
         """Note the requests that start with a step or ended before it; return whether a tagged one ended."""
@@ -165,14 +166,26 @@ class RunningRequests:
 
     def wanted(self, geometry: StepGeometry) -> WantedRows:
         """The rows of a step that are wanted now and count as taken from now on."""
-        if self._steady is not None:
-            steady = self._steady.wanted(geometry)
-            if steady is not None:
-                return steady
-            self._steady.note_seen()
+        for steady in self._steady:
+            same = steady.wanted(geometry)
+            if same is not None:
+                return same
+        self._forget_batches(set(geometry.req_ids))
         wanted = self._looked_up(geometry)
-        self._steady = _SteadyBatch.of(geometry, self._requests)
+        found = _SteadyBatch.of(geometry, self._requests)
+        if found is not None:
+            self._steady.append(found)
         return wanted
+
+    def _forget_batches(self, req_ids: Set[str]) -> None:
+        """Look at requests one by one again: these, and those of batches in which one has ended."""
+        kept = []
+        for steady in self._steady:
+            if req_ids.isdisjoint(steady.req_ids) and self._requests.keys() >= set(steady.req_ids):
+                kept.append(steady)
+            else:
+                steady.note_seen()
+        self._steady = kept
 
     def _looked_up(self, geometry: StepGeometry) -> WantedRows:
         prompts, lengths, counts, shifts = [], [], [], []

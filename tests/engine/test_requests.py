@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from easysteer_data.engine.geometry import StepGeometry
-from easysteer_data.engine.requests import RunningRequests
+from easysteer_data.engine.requests import RunningRequests, WantedRows
 from easysteer_data.engine.wire import RequestTag
 from easysteer_data.select import SelectSpec
 
@@ -34,13 +35,17 @@ def new_request(req_id: str, prompt: int, n_prompt: int, select: Any) -> Any:
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5),
     select=st.sampled_from(SELECTS),
     untagged=st.booleans(),
+    n_batches=st.integers(1, 3),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_schedule_gives_each_wanted_row_once(
-    lengths: list[int], select: Any, untagged: bool, seed: int
+    lengths: list[int], select: Any, untagged: bool, n_batches: int, seed: int
 ) -> None:
-    """Requests come, go, are cut in chunks, and are preempted and computed again."""
+    """Requests come, go, are cut in chunks, and are preempted and computed again.
+
+    A pipeline runs a few batches of them in turn, and now and then a request moves to another one.
+    """
     rng = np.random.default_rng(seed)
     running = RunningRequests()
     starts = dict.fromkeys(range(len(lengths)), 0)
@@ -49,8 +54,11 @@ def test_any_schedule_gives_each_wanted_row_once(
     noted: set[int] = set()
     seen = dict.fromkeys(starts, 0)
     finished: list[str] = []
+    step, moved = 0, 0
     while starts:
-        chosen = [i for i in starts if i in noted or rng.random() < 0.5]
+        step, moved = step + 1, moved + int(rng.random() < 0.1)
+        ours = [i for i in starts if (i + (moved if i % 2 else 0)) % n_batches == step % n_batches]
+        chosen = [i for i in ours if i in noted or rng.random() < 0.5]
         if untagged and rng.random() < 0.3:
             chosen.append(-1)  # somebody else's request, of which nothing was noted
         new = [new_request(str(i), i, lengths[i], select) for i in chosen if i >= 0 and i not in noted]
@@ -98,3 +106,28 @@ def test_any_schedule_gives_each_wanted_row_once(
         spec = None if select is None else SelectSpec(**select)
         mask = np.ones(stops[i], dtype=bool) if spec is None else spec.mask(lengths[i], 0, tokens)
         assert rows == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize("n_batches", [1, 2, 3])
+def test_batches_that_take_turns_are_looked_at_request_by_request_once(
+    n_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_looked_at = 0
+    whole = RunningRequests._looked_up
+
+    def counted(self: RunningRequests, geometry: StepGeometry) -> WantedRows:
+        nonlocal n_looked_at
+        n_looked_at += 1
+        return whole(self, geometry)
+
+    monkeypatch.setattr(RunningRequests, "_looked_up", counted)
+    running = RunningRequests()
+    new = [new_request(str(i), i, 2, {"generation": "all"}) for i in range(6)]
+    running.note(SimpleNamespace(finished_req_ids=[], scheduled_new_reqs=new))
+    for position in range(7):
+        for batch in range(n_batches):
+            ids = [str(i) for i in range(batch, 6, n_batches)]
+            starts = np.full(len(ids), position, dtype=np.int64)
+            running.wanted(StepGeometry(ids, starts, np.ones(len(ids), dtype=np.int64), torch.empty(0)))
+    n_in_prompt = 2  # whose rows are not wanted; the third step is the first of generated tokens
+    assert n_looked_at == (n_in_prompt + 1) * n_batches
