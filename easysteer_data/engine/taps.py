@@ -24,6 +24,8 @@ _ATTENTION_CLASSES = {"Attention", "MLAAttention"}
 # What follows an attention, beside it in the same parent, goes by one of these names.
 _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_proj", "proj")
 _GATE_CLASSES = {"GateLinear"}
+# Before vLLM had this class, a router was a plain linear layer beside its experts, by one of these names.
+_GATES, _LINEAR_CLASSES = ("gate", "router"), {"ReplicatedLinear", "Linear"}
 # Blocks that add the residual themselves and still return a pair: its second entry is an older sum.
 _SUMMING_BLOCKS = {
     "CohereCompassDecoderLayer",
@@ -231,14 +233,25 @@ def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:
             "the router gate is fused with the shared expert's gate, so router_logits can't be read; "
             "open the engine with shared expert fusion switched off"
         )
-    for module in modules.values():
-        if _is_one_of(module, _GATE_CLASSES):
-            return TapPoint(layer_id, module, int(module.output_size), "output")
-    if any(name.rpartition(".")[2] == "experts" for name in modules):
+    gates = [module for module in modules.values() if _is_one_of(module, _GATE_CLASSES)]
+    experts = [name for name in modules if name.rpartition(".")[2] == "experts"]
+    for name in experts:
+        gates += _linear_gates(modules[name.rpartition(".")[0]])
+    if gates:
+        width = getattr(gates[0], "output_size", None) or gates[0].out_features
+        return TapPoint(layer_id, gates[0], int(width), "output")
+    if experts:
         raise UnsupportedEngineError(
-            "there are experts, but their router is not a GateLinear module, so router_logits can't be read"
+            f"there are experts, but no linear layer named {' or '.join(_GATES)} beside them, so "
+            "router_logits can't be read"
         )
     return None
+
+
+def _linear_gates(parent: nn.Module) -> list[nn.Module]:
+    """The linear layers of a router that is a child of the experts' parent."""
+    routers = [child for name, child in parent.named_children() if name in _GATES]
+    return [m for router in routers for m in router.modules() if _is_one_of(m, _LINEAR_CLASSES)]
 
 
 def _heads_point(layer_id: int, block: nn.Module) -> TapPoint | None:

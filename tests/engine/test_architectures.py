@@ -218,13 +218,29 @@ class FusedRunner(nn.Module):
     ("experts", "message"),
     [
         (FusedRunner(), "Block, layer 0: the router gate is fused"),
-        (nn.Linear(4, 4), "Block, layer 0: there are experts, but their router is not a GateLinear"),
+        (nn.Linear(4, 4), "Block, layer 0: there are experts, but no linear layer named gate or router"),
     ],
 )
 def test_a_router_that_can_not_be_read_is_refused_by_name(experts: nn.Module, message: str) -> None:
     model = Block(layers=nn.ModuleList([Block(mlp=Block(experts=experts))]))
     with pytest.raises(UnsupportedEngineError, match=message):
         find_points(model, "router_logits", 4)
+
+
+@pytest.mark.parametrize("router", ["gate", "router"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_linear_layer_beside_the_experts_is_their_router(router: str, wrapped: bool) -> None:
+    """As in vLLM 0.26, which gives most models no gate class of their own; DBRX wraps it once more."""
+    linear = nn.Linear(4, 8)
+    moe = Block(
+        shared_expert_gate=nn.Linear(4, 1),
+        experts=Block(w13=nn.Linear(4, 6)),
+        **{router: Block(layer=linear) if wrapped else linear},
+    )
+    model = Block(layers=nn.ModuleList([Block(mlp=moe)]))
+    (point,) = find_points(model, "router_logits", 4)
+    assert point.module is linear
+    assert (point.width, point.reads) == (8, "output")
 
 
 def source_of(name: str, model_file: str) -> ast.ClassDef:
