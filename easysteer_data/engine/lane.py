@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from easysteer_data.engine.mailbox import Mailbox
+from easysteer_data.engine.wide import without_gaps
 from easysteer_data.errors import EngineError
 
 _GATHERED_BYTES = 2**27  # rows of many layers that are brought together on the device, to be copied as one
@@ -132,7 +133,7 @@ class CUDALane(Lane):
         # Rows that have gaps between layers: a copy more on the device costs less than one call a layer.
         n_layers = max(1, _GATHERED_BYTES * len(narrowed) // narrowed.nbytes)
         for target, layers in zip(torch.split(into, n_layers), torch.split(narrowed, n_layers), strict=True):
-            target.copy_(layers.contiguous(), non_blocking=True)
+            target.copy_(without_gaps(layers), non_blocking=True)
 
     def complete(self, mailbox: Mailbox, n_blocks: int) -> None:
         """Let the GPU write the count behind the copies: the driver sees it only when they are there."""

@@ -12,6 +12,7 @@ import torch
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.mailbox import Mailbox
+from easysteer_data.engine.wide import pick_rows
 from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
@@ -45,7 +46,10 @@ class StepRows:
             self.position[rows],
             self.token_id[chosen],
             {stream: peaks[:, chosen] for stream, peaks in self.peaks.items()},
-            {stream: values[:, chosen] for stream, values in self.values.items()},
+            {
+                stream: values[:, rows] if index is None else pick_rows(values, index)
+                for stream, values in self.values.items()
+            },
         )
 
 

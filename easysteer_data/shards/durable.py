@@ -11,6 +11,28 @@ from typing import Self
 _PARTIAL = ".partial"
 
 
+class ByteDigest:
+    """Takes bytes as a file would, and keeps their hash only.
+
+    Attributes:
+        n_bytes: bytes so far.
+    """
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self.n_bytes = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        self._sha256.update(data)
+        self.n_bytes += len(data)
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the bytes so far."""
+        return self._sha256.hexdigest()
+
+
 class DurableFile:
     """A file written under a temporary name; leaving the `with` block puts it on disk under its own name.
 
@@ -19,12 +41,16 @@ class DurableFile:
 
     Attributes:
         n_bytes: bytes written so far.
+
+    Args:
+        path: its own name.
+        hashed: hash what is written; without it there is no `sha256`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, hashed: bool = True) -> None:
         self._path = path
         self._partial = path.with_name(f".{path.name}{_PARTIAL}")
-        self._sha256 = hashlib.sha256()
+        self._digest = ByteDigest() if hashed else None
         self.n_bytes = 0
 
     def __enter__(self) -> Self:
@@ -48,7 +74,8 @@ class DurableFile:
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes; a memoryview must be one of bytes (format "B")."""
-        self._sha256.update(data)
+        if self._digest is not None:
+            self._digest.write(data)
         rest = memoryview(data)
         self.n_bytes += len(rest)
         while rest:  # one system call takes at most 2 GiB
@@ -57,7 +84,9 @@ class DurableFile:
     @property
     def sha256(self) -> str:
         """Hex digest of what was written so far."""
-        return self._sha256.hexdigest()
+        if self._digest is None:
+            raise ValueError(f"{self._path} is written without a hash")
+        return self._digest.sha256
 
 
 def write_durably(path: Path, data: bytes) -> DurableFile:

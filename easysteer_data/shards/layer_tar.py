@@ -9,10 +9,9 @@ import torch
 
 from easysteer_data.shards import layout
 from easysteer_data.shards.dtypes import holds_exactly
-from easysteer_data.shards.durable import DurableFile
+from easysteer_data.shards.durable import ByteDigest, DurableFile
 from easysteer_data.shards.header import RunHeader
 from easysteer_data.shards.index import LayerKey
-from easysteer_data.shards.journal import FileEntry
 from easysteer_data.shards.pack import Pack, Span, pack_tensors, write_pack
 from easysteer_data.shards.storage import StorageError, StorageMeter, encode
 from easysteer_data.shards.tar import TarWriter
@@ -24,12 +23,16 @@ class LayerTar:
     """A tar file that is on the disk.
 
     Attributes:
-        file: its name, size and hash.
+        name: its name relative to the run folder.
+        n_bytes: its size.
+        sha256: its hash in hex; None if it was written without one.
         spans: for each pack, tensor name -> where it lies.
         error: what storage lost; None where the storage type holds every value.
     """
 
-    file: FileEntry
+    name: str
+    n_bytes: int
+    sha256: str | None
     spans: list[dict[str, Span]]
     error: StorageError | None
 
@@ -52,23 +55,45 @@ class LayerTarWriter:
     packs: tuple[Pack, ...]
     labels: torch.Tensor | None
 
-    def write(self, key: LayerKey) -> LayerTar:
+    def stores_as_captured(self, key: LayerKey) -> bool:
+        """Whether a layer's rows are stored in the type that they have."""
+        stream, layer_id = key
+        return self.shard.values[stream][layer_id].dtype == self.header.streams[stream].torch_dtype
+
+    def digest(self, key: LayerKey) -> str:
+        """The hash of the file that `write` makes of a layer that is stored as captured: sha256 in hex.
+
+        By another thread than `write`'s, since it takes twice as long.
+        """
+        digest = ByteDigest()
+        self._put(digest, key, None)
+        return digest.sha256
+
+    def write(self, key: LayerKey, *, hashed: bool = True) -> LayerTar:
         """Convert and write one layer; beside the captured rows, one pack of its stored ones is in memory."""
         stream, layer_id = key
-        rows = self.shard.values[stream][layer_id]
-        dtype = self.header.streams[stream].torch_dtype
-        meter = None if holds_exactly(dtype, rows.dtype) else StorageMeter()
+        held = holds_exactly(
+            self.header.streams[stream].torch_dtype, self.shard.values[stream][layer_id].dtype
+        )
+        meter = None if held else StorageMeter()
         name = layout.tar_name(stream, layer_id, self.shard.number)
-        spans = []
-        with DurableFile(self.out / name) as file:
-            tar = TarWriter(file)
-            for pack in self.packs:
-                stored = encode(rows[pack.rows], dtype, meter)
-                tensors = pack_tensors(pack, stored, self.shard.index, self.labels)
-                spans.append(write_pack(tar, pack.key, tensors, self._about(key, pack)))
-            tar.finish()
-        entry = FileEntry(name, file.n_bytes, file.sha256)
-        return LayerTar(entry, spans, None if meter is None else meter.error())
+        with DurableFile(self.out / name, hashed=hashed) as file:
+            spans = self._put(file, key, meter)
+        sha256 = file.sha256 if hashed else None
+        return LayerTar(name, file.n_bytes, sha256, spans, None if meter is None else meter.error())
+
+    def _put(
+        self, file: DurableFile | ByteDigest, key: LayerKey, meter: StorageMeter | None
+    ) -> list[dict[str, Span]]:
+        stream, layer_id = key
+        rows, dtype = self.shard.values[stream][layer_id], self.header.streams[stream].torch_dtype
+        tar, spans = TarWriter(file), []
+        for pack in self.packs:
+            stored = encode(rows[pack.rows], dtype, meter)
+            tensors = pack_tensors(pack, stored, self.shard.index, self.labels)
+            spans.append(write_pack(tar, pack.key, tensors, self._about(key, pack)))
+        tar.finish()
+        return spans
 
     def _about(self, key: LayerKey, pack: Pack) -> dict[str, object]:
         """The pack's `.json`."""

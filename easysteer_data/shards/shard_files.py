@@ -77,21 +77,27 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
         sums = _sum_layers(header, shard, beside)
         packs = packs_of(shard, header)
         writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, header.label))
+        digests = {
+            key: beside.submit(writer.digest, key)
+            for key in sums
+            if header.rows and writer.stores_as_captured(key)
+        }
         measured, writing = {}, {}
         for key, parts in sums.items():  # each layer is proven before its file is written
             measured[key] = _statistics(header, shard, key, parts)
             if header.rows:
-                writing[key] = beside.submit(writer.write, key)
+                writing[key] = beside.submit(writer.write, key, hashed=key not in digests)
         prompts = prompt_table_bytes(shard.prompts, header.label)
         files.append(write_file(out, layout.prompts_name(shard.number), prompts))
         tars = {key: tar.result() for key, tar in writing.items()}
+        hashes = {key: tar.sha256 or digests[key].result() for key, tar in tars.items()}
     statistics = {key: _with_error(splits, tars.get(key)) for key, splits in measured.items()}
     files.append(write_file(out, layout.statistics_name(shard.number), statistics_bytes(statistics)))
     if tars:
         spans = {key: tar.spans for key, tar in tars.items()}
         index = index_bytes(shard.number, packs, spans)
         files.append(write_file(out, layout.index_name(shard.number), index))
-    return (*(tar.file for tar in tars.values()), *files)
+    return (*(FileEntry(tar.name, tar.n_bytes, hashes[key]) for key, tar in tars.items()), *files)
 
 
 def _sum_layers(

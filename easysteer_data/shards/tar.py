@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from easysteer_data.errors import RunError
-from easysteer_data.shards.durable import DurableFile
+from easysteer_data.shards.durable import ByteDigest, DurableFile
 
 BLOCK = 512
 _MAX_MEMBER_BYTES = 8 * 2**30 - 1  # eleven octal digits
@@ -47,9 +47,9 @@ def member_header(name: str, n_bytes: int) -> bytes:
 
 
 class TarWriter:
-    """Appends members to an open file."""
+    """Appends members to an open file, or to the digest of one."""
 
-    def __init__(self, file: DurableFile) -> None:
+    def __init__(self, file: DurableFile | ByteDigest) -> None:
         self._file = file
 
     def add(self, name: str, parts: Sequence[bytes | memoryview]) -> int:

@@ -76,6 +76,7 @@ def driver_phases() -> Iterator[dict[str, float]]:
             (shard_files, "_statistics", "shards: wait for statistics"),
             (shard_files, "sum_part", "shards: sums"),
             (layer_tar.LayerTarWriter, "write", "shards: layers' files"),
+            (layer_tar.LayerTarWriter, "digest", "shards: hashes"),
             (writer.RunWriter, "write", "shards: write"),
             (writer.RunWriter, "_commit", "shards: commit"),
             (writer.RunWriter, "close", "shards: close"),

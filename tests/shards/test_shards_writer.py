@@ -24,6 +24,7 @@ from easysteer_data.shards import (
     measure,
     side_by_side,
 )
+from easysteer_data.shards.durable import DurableFile
 from easysteer_data.types import CapturedShard, RowIndex
 from tests.runs import random_rows
 from tests.runs import write_run as write_random_run
@@ -164,6 +165,22 @@ def test_the_manifest_lists_every_file_with_its_size_and_hash(tmp_path: Path, ma
     assert manifest["totals"] == {"rows": 17, "prompts": 8, "bytes": n_bytes}
     assert manifest["streams"]["hidden_states"] == HIDDEN.to_json()
     assert manifest["plan"] == [shard["prompts"] for shard in manifest["shards"]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3"])
+def test_rows_stored_as_captured_or_converted_have_the_hash_of_their_file(tmp_path: Path, dtype: str) -> None:
+    write_random_run(tmp_path, random_rows(40, (0, 3), 16), dtype)
+    manifest = json.loads((tmp_path / "manifest.json").read_bytes())
+    for file in (file for shard in manifest["shards"] for file in shard["files"]):
+        assert file["sha256"] == hashlib.sha256((tmp_path / file["name"]).read_bytes()).hexdigest()
+
+
+def test_a_file_written_without_a_hash_has_none_to_tell(tmp_path: Path) -> None:
+    with DurableFile(tmp_path / "a", hashed=False) as file:
+        file.write(b"one")
+    assert ((tmp_path / "a").read_bytes(), file.n_bytes) == (b"one", 3)
+    with pytest.raises(ValueError, match="without a hash"):
+        _ = file.sha256
 
 
 def test_the_journal_has_the_manifests_entries_a_line_each(tmp_path: Path, made: Made) -> None:

@@ -1,0 +1,27 @@
+"""Moves rows in the widest elements there are: torch's kernels for gaps and indices move one at a time."""
+
+from __future__ import annotations
+
+import torch
+
+_ELEMENTS = (torch.complex128, torch.int64, torch.int32, torch.int16)
+
+
+def _wide(rows: torch.Tensor) -> torch.Tensor:
+    """The same memory, [..., width], as fewer and wider elements; as it is where its places are odd ones."""
+    n_bytes = rows.itemsize
+    places = (rows.data_ptr(), *(n_bytes * stride for stride in rows.stride()[:-1]), n_bytes * rows.shape[-1])
+    for dtype in _ELEMENTS:
+        if dtype.itemsize > n_bytes and all(place % dtype.itemsize == 0 for place in places):
+            return rows.view(dtype)
+    return rows
+
+
+def pick_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """A copy of the rows [n_layers, n, width] at int64 [m] places of the second dimension."""
+    return _wide(rows).index_select(1, index).view(rows.dtype)
+
+
+def without_gaps(rows: torch.Tensor) -> torch.Tensor:
+    """A copy of rows [..., width] in one piece."""
+    return _wide(rows).contiguous().view(rows.dtype)
