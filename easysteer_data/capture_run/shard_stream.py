@@ -72,7 +72,11 @@ class ShardStream:
         with (
             helper_pool(_N_COPIERS, "easysteer-data-copy") as copiers,
             CaptureSession(
-                self._engine, self._shapes, self._plan.selection.reduce, buffer_bytes=self._buffer_bytes
+                self._engine,
+                self._shapes,
+                self._plan.selection.reduce,
+                buffer_bytes=self._buffer_bytes,
+                group_starts=[start for start, _ in self._shards],
             ) as session,
         ):
 

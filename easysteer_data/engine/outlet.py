@@ -80,7 +80,7 @@ class Outlet:
         self._mailbox: Mailbox | None = None
         self._shape = BlockShape({})
         self._block_rows = 1
-        self._block_prompts: int | None = None
+        self._group_starts: np.ndarray | None = None
 
     def open(
         self,
@@ -88,7 +88,7 @@ class Outlet:
         n_bytes: int,
         shape: BlockShape,
         block_rows: int,
-        block_prompts: int | None = None,
+        group_starts: Sequence[int] | None = None,
     ) -> None:
         """Begin to write into a driver's mailbox.
 
@@ -97,7 +97,7 @@ class Outlet:
             n_bytes: its size.
             shape: the streams of a block.
             block_rows: rows in one block at most.
-            block_prompts: see StartOrder.
+            group_starts: see StartOrder.
         """
         if self._mailbox is None or self._mailbox.path != path:
             if self._mailbox is not None:
@@ -106,14 +106,14 @@ class Outlet:
             self._lane.register(self._mailbox)
         self._shape = shape
         self._block_rows = block_rows
-        self._block_prompts = block_prompts
+        self._group_starts = None if group_starts is None else np.array(group_starts, dtype=np.int64)
 
     def reserve(self, prompts: np.ndarray) -> tuple[OpenBlock, ...] | None:
         """Blocks for rows of these prompts [n], so that values can be copied as they come.
 
         None where there are not enough boxes just now: then `put` waits for them one by one.
         """
-        parts = list(self._parts(prompts))
+        parts = list(cut_rows(prompts, self._block_rows, self._group_starts))
         boxes = self._opened.take_boxes(len(parts))
         if boxes is None:
             return None
@@ -144,7 +144,7 @@ class Outlet:
 
     def put(self, rows: StepRows, *, has_values: bool = True) -> None:
         """Copy rows into boxes; waits for free ones, not for the device."""
-        for part in self._parts(rows.prompt):
+        for part in cut_rows(rows.prompt, self._block_rows, self._group_starts):
             block = self._open(part, self._opened.take_box(), has_values=has_values)
             self._publish(block, rows.at(part), tuple(self._shape.streams) if has_values else ())
 
@@ -156,18 +156,6 @@ class Outlet:
         """Tell the driver to ask for an error."""
         if self._mailbox is not None:
             self._mailbox.fail()
-
-    def _parts(self, prompts: np.ndarray) -> Iterator[slice]:
-        """The rows of each block: as many as fit, or, before that, up to the last prompt of a group."""
-        start = 0
-        while start < len(prompts):
-            stop = min(start + self._block_rows, len(prompts))
-            if stop < len(prompts) and self._block_prompts is not None:
-                group = prompts[start : stop + 1] // self._block_prompts
-                ends = np.flatnonzero(np.diff(group))
-                stop = start + int(ends[-1]) + 1 if len(ends) else stop
-            yield slice(start, stop)
-            start = stop
 
     @property
     def _opened(self) -> Mailbox:
@@ -194,3 +182,22 @@ class Outlet:
             self._lane.copy(views[f"values.{stream}"], rows.values[stream])
         mailbox.publish(block.box, block.n_bytes, len(rows), has_values=block.has_values)
         self._lane.complete(mailbox, mailbox.n_published)
+
+
+def cut_rows(prompts: np.ndarray, max_rows: int, group_starts: np.ndarray | None) -> Iterator[slice]:
+    """The rows of each block: as many as fit, or, before that, up to the last that ends a group.
+
+    Args:
+        prompts: int [n], prompt of each row.
+        max_rows: rows in a block at most.
+        group_starts: int [n_groups], first prompt of each group, ascending; None = no groups.
+    """
+    start = 0
+    while start < len(prompts):
+        stop = min(start + max_rows, len(prompts))
+        if stop < len(prompts) and group_starts is not None:
+            group = np.searchsorted(group_starts, prompts[start : stop + 1], side="right")
+            ends = np.flatnonzero(np.diff(group))
+            stop = start + int(ends[-1]) + 1 if len(ends) else stop
+        yield slice(start, stop)
+        start = stop

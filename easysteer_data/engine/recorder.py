@@ -80,7 +80,7 @@ class Recorder:
             order.mailbox_bytes,
             BlockShape.of(self._part),
             order.block_rows,
-            order.block_prompts,
+            order.group_starts,
         )
         self._requests = RunningRequests(order.reduce == "last")
         self._room = min(order.block_rows, self._slots.max_tokens, _KEPT_BYTES // self._row_bytes)

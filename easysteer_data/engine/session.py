@@ -40,7 +40,7 @@ class CaptureSession:
         buffer_bytes: shared memory of each worker for rows on their way, None = 128 MiB, on a GPU 4 GiB; less
             where there is less. It stays for the engine's next capture, as may that much memory of rows that
             their receivers have let go.
-        block_prompts: how many prompts' rows, counted from the first, are wanted together; see StartOrder.
+        group_starts: first prompts of groups whose rows are wanted together; see StartOrder.
     """
 
     in_place = ("cuda",)  # devices whose rows are left where they arrive; see `channel.py`
@@ -52,7 +52,7 @@ class CaptureSession:
         reduce: Reduce | None = None,
         budget_rows: int | None = None,
         buffer_bytes: int | None = None,
-        block_prompts: int | None = None,
+        group_starts: Sequence[int] | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
             raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
@@ -60,7 +60,7 @@ class CaptureSession:
         self.reduce = reduce
         self._ranks = engine.ranks
         self._budget_rows = budget_rows
-        self._block_prompts = block_prompts
+        self._group_starts = group_starts
         self._device = engine.facts[0].device
         self._mailbox_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
         self._llm = engine.llm
@@ -96,7 +96,7 @@ class CaptureSession:
             mailboxes=str(mailboxes.folder),
             mailbox_bytes=mailboxes.n_bytes,
             block_rows=1,
-            block_prompts=self._block_prompts,
+            group_starts=None if self._group_starts is None else list(self._group_starts),
             reduce=self.reduce,
             budget_rows=self._budget_rows,
             spool=None if self._in_process else str(mailboxes.folder),

@@ -54,8 +54,8 @@ class StartOrder:
         mailboxes: folder of the ranks' mailboxes.
         mailbox_bytes: bytes of the boxes in each.
         block_rows: rows in one block at most.
-        block_prompts: prompts after each so many of which a block should rather end, None = anywhere: rows of
-            prompts that are wanted together then need no copy.
+        group_starts: first prompts of groups whose rows are wanted together, ascending, None = no groups.
+            Where a step's rows fill several blocks, each ends with a group if it can: its rows need no copy.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
         spool: folder for sums that must cross to another process, None = hand them over in this process.
@@ -66,7 +66,7 @@ class StartOrder:
     mailboxes: str
     mailbox_bytes: int
     block_rows: int
-    block_prompts: int | None = None
+    group_starts: Sequence[int] | None = None
     reduce: Reduce | None = None
     budget_rows: int | None = None
     spool: str | None = None

@@ -135,7 +135,11 @@ def capture_stream(
     with (
         helper_pool(_N_COPIERS, "easysteer-data-copy") as copiers,
         CaptureSession(
-            engine, shapes, reduce, buffer_bytes=buffer_bytes, block_prompts=batch_prompts
+            engine,
+            shapes,
+            reduce,
+            buffer_bytes=buffer_bytes,
+            group_starts=range(0, len(given), batch_prompts),
         ) as session,
     ):
 
