@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import tempfile
 import weakref
 from array import array
@@ -19,6 +20,7 @@ from typing import BinaryIO, overload
 from easysteer_data.errors import RunError
 from easysteer_data.types import Prompt
 
+_COUNT = struct.Struct("q")  # tokens of a prompt
 # A value that JSON does not know, such as a date, is kept as its text, as in the corpus hash.
 _as_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, default=str).encode
 
@@ -86,15 +88,21 @@ def _packed(prompt: Prompt) -> bytes:
         prompt.group,
         prompt.split,
         dict(prompt.fields),
-        prompt.token_ids,
         None if prompt.messages is None else [dict(message) for message in prompt.messages],
     )
+    # Not in the JSON, whose numbers take ten times as long to read.
+    tokens = array("q", prompt.token_ids)
     # A lone surrogate, which no file of a corpus can hold but a caller's prompt may, stays what it is.
-    return _as_json(content).encode("utf-8", "surrogatepass")
+    text = _as_json(content).encode("utf-8", "surrogatepass")
+    return _COUNT.pack(len(tokens)) + tokens.tobytes() + text
 
 
 def _unpacked(index: int, data: bytes) -> Prompt:
-    content = json.loads(data.decode("utf-8", "surrogatepass"))
-    name, text, source, label, group, split, fields, token_ids, messages = content
+    (n_tokens,) = _COUNT.unpack_from(data)
+    tokens = array("q")
+    end = _COUNT.size + n_tokens * tokens.itemsize
+    tokens.frombytes(memoryview(data)[_COUNT.size : end])
+    content = json.loads(str(memoryview(data)[end:], "utf-8", "surrogatepass"))
+    name, text, source, label, group, split, fields, messages = content
     chat = None if messages is None else tuple(messages)
-    return Prompt(index, name, text, source, label, group, split, fields, tuple(token_ids), chat)
+    return Prompt(index, name, text, source, label, group, split, fields, tuple(tokens), chat)

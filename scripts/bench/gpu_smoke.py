@@ -36,7 +36,10 @@ def engine_process(kind: str, folder: Path, gpu: int) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     took = time.perf_counter() - started
     print(f"{kind}: exit code {done.returncode} after {took:.0f} s", file=sys.stderr, flush=True)
-    return (done.stdout + done.stderr)[-3000:] if done.returncode else ""
+    if done.returncode == 0:
+        return ""
+    print(done.stderr[-3000:], file=sys.stderr, flush=True)
+    return (done.stdout + done.stderr)[-3000:]
 
 
 def main() -> None:

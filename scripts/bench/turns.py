@@ -1,4 +1,4 @@
-"""Cases measured in turns: medians, ratios to what each is compared with, and the driver's phases."""
+"""Cases measured in turns: medians, ratios to what each is compared with, phases and memory of the host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from host_memory import sampled, used_bytes
 from phases import driver_phases
 
 _HANGS_S = 120
@@ -34,12 +35,14 @@ class Case:
 
 
 def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
-    """Run all cases n times in turns, once before to warm up and once after to time the driver's phases.
+    """Run all cases n times in turns, once before to warm up and once after for phases and memory.
 
-    Each turn has an order of its own: a machine may be faster after a case that lets it rest.
+    "host GB" is what all processes take at most beyond what they took at the start. Each turn has an order of
+    its own: a machine may be faster after a case that lets it rest.
     """
     times: dict[str, list[float]] = {case.name: [] for case in cases}
     where: dict[str, dict[str, float]] = {}
+    at_start, grown = used_bytes(), {}
     order = random.Random(0)  # noqa: S311
     for turn in range(n_turns + 2):
         for case in cases if turn == 0 else order.sample(cases, len(cases)):
@@ -49,8 +52,9 @@ def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
             if turn <= n_turns:
                 case.action()
             else:
-                with driver_phases() as phases:
+                with driver_phases() as phases, sampled() as peak:
                     case.action()
+                grown[case.name] = round((peak.n_bytes - at_start) / 1e9, 2)
                 where[case.name] = {phase: round(spent, 4) for phase, spent in phases.items()}
                 sys.stderr.write(f"{where[case.name]}\n")
             taken = time.perf_counter() - begun
@@ -69,6 +73,7 @@ def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
                 4,
             ),
             "seconds of the driver": where[case.name],
+            "host GB": grown[case.name],
         }
         for case in cases
     }
