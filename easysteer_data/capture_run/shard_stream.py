@@ -12,13 +12,14 @@ from easysteer_data.cores import helper_pool, helper_threads
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.row_store import RowStore
-from easysteer_data.engine.session import MAILBOX_BYTES, CaptureSession
+from easysteer_data.engine.session import CaptureSession
 from easysteer_data.engine.tapped import TappedEngine
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.select import max_rows
 from easysteer_data.types import Stream
 
 _N_COPIERS = helper_threads()
+_MIN_BUFFER_BYTES = 2**27
 
 
 class ShardStream:
@@ -75,8 +76,8 @@ class ShardStream:
                 self._engine,
                 self._shapes,
                 self._plan.selection.reduce,
-                buffer_bytes=self._buffer_bytes,
                 group_starts=[start for start, _ in self._shards],
+                **self._memory,
             ) as session,
         ):
 
@@ -110,11 +111,17 @@ class ShardStream:
         return row_check(shard.store, unread)
 
     @property
-    def _buffer_bytes(self) -> int | None:
-        """Shared memory for rows on their way: a GPU's half of what rows may take, if that is much."""
-        if self._engine.facts[0].device != "cuda":
-            return None
-        return max(MAILBOX_BYTES["cuda"], int(self._plan.settings.shards.max_buffer_gb * 1e9) // 2)
+    def _memory(self) -> Mapping[str, int]:
+        """A quarter of what a GPU's rows may take is shared by the workers, the rest is the driver's."""
+        facts = self._engine.facts
+        if facts[0].device != "cuda":
+            return {}
+        n_bytes = int(self._plan.settings.shards.max_buffer_gb * 1e9)
+        shared = n_bytes // 4
+        return {
+            "buffer_bytes": max(_MIN_BUFFER_BYTES, shared // len(facts)),
+            "rows_bytes": n_bytes - shared,
+        }
 
     def _requests(self, numbers: Iterable[int | None]) -> Iterator[Request | None]:
         n_steps = self._plan.settings.capture.max_tokens - 1

@@ -37,7 +37,7 @@ class Mailboxes:
         folder: where they lie.
         n_asked: bytes of the boxes of each, as asked for.
         n_bytes: as there is room.
-        rows: memory for rows in order, as much of which may lie unused between captures as boxes have.
+        rows: memory for rows in order.
     """
 
     def __init__(self, n_ranks: int, n_bytes: int) -> None:

@@ -20,12 +20,15 @@ class HostMemory:
 
     What is not in use goes with this object.
 
-    Args:
-        max_idle_bytes: what may lie here unused; more is given back to the system.
+    Attributes:
+        max_bytes: memory that comes back is kept as long as this is not exceeded together with what is given
+            out; more is given back to the system.
     """
 
-    def __init__(self, max_idle_bytes: int) -> None:
-        self._max_idle_bytes = max_idle_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        # By identity; single operations of a dict and a deque need no lock.
+        self._given_out: dict[int, int] = {}
         self._free: list[mmap.mmap] = []
         # Memory comes back wherever its last view goes, also in a garbage collection while the lock is held.
         self._returned: deque[mmap.mmap] = deque()
@@ -37,14 +40,16 @@ class HostMemory:
         if n_bytes < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
             return torch.empty(shape, dtype=dtype)
         memory = self._take(n_bytes)
+        self._given_out[id(memory)] = len(memory)
         # The tensor and its views hold this array, and it the memory.
         array = np.frombuffer(memory, np.uint8, n_bytes)
         weakref.finalize(array, self._come_back, memory).atexit = False
         return torch.from_numpy(array).view(dtype).view(shape)
 
     def _come_back(self, memory: mmap.mmap) -> None:
-        idle = sum(len(m) for m in [*self._free, *self._returned])
-        if idle + len(memory) <= self._max_idle_bytes:
+        del self._given_out[id(memory)]
+        others = sum(len(m) for m in [*self._free, *self._returned]) + sum([*self._given_out.values()])
+        if others + len(memory) <= self.max_bytes:
             self._returned.append(memory)
 
     def _take(self, n_bytes: int) -> mmap.mmap:

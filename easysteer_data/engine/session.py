@@ -52,6 +52,7 @@ class CaptureSession:
         reduce: Reduce | None = None,
         budget_rows: int | None = None,
         buffer_bytes: int | None = None,
+        rows_bytes: int | None = None,
         group_starts: Sequence[int] | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
@@ -63,6 +64,7 @@ class CaptureSession:
         self._group_starts = group_starts
         self._device = engine.facts[0].device
         self._mailbox_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
+        self._rows_bytes = rows_bytes
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._channel: Channel | None = None
@@ -75,6 +77,7 @@ class CaptureSession:
         _busy.add(id(self._llm))
         try:
             mailboxes = mailboxes_of(self._llm, len(self._ranks.facts), self._mailbox_bytes)
+            mailboxes.rows.max_bytes = self._rows_bytes or self._mailbox_bytes
             self._mailboxes = mailboxes
             order = self._order(mailboxes)
             shapes = [BlockShape.of(part) for part in self._ranks.parts(order)]

@@ -110,10 +110,11 @@ def capture_stream(
         select: which rows, for all prompts; None = all.
         stream: "hidden_states", "router_logits" or "attention_heads".
         batch_prompts: prompts in each part.
-        buffer_bytes: shared memory for rows on their way from each worker, None = 128 MiB, on a GPU 4 GiB; as
-            much memory of rows that you have let go may be kept for the engine's next parts and captures.
-            On a GPU give room for the rows of some five steps, or the engine may wait for this process; the
-            first capture locks the pages, at some 2.5 GB a second.
+        buffer_bytes: shared memory for rows on their way from each worker, None = 128 MiB, on a GPU 4 GiB.
+            Memory of rows that you have let go is kept for the engine's next parts and captures, as far as it
+            takes no more than that together with what you hold. On a GPU give room for the rows of some five
+            steps, or the engine may wait for this process; the first capture locks the pages, at some 2.5 GB
+            a second.
         reduce: "last" or "mean" of each prompt's selected rows.
         gates: "raise" or "count".
         bos: "refuse", "repair" or "keep".

@@ -87,7 +87,8 @@ class ShardSettings:
         shard_bytes: target size of one layer's shard.
         min_shards: at least this many shards, where there are as many prompts, so that readers can share.
         max_buffer_gb: rows of all layers in memory at once, in 10^9 bytes: being collected, waiting for the
-            disk and being written. Makes shards smaller where it must.
+            disk and being written. Makes shards smaller where it must. On a GPU a quarter of it holds rows on
+            their way: the engine does not wait if some five of its steps fit.
         min_free_gb: a capture stops cleanly before it leaves the disk less than this.
     """
 

@@ -224,7 +224,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="also what others offer, if it is installed")
     parser.add_argument("--only", nargs="*", help="cases to measure, by the start of their names")
     parser.add_argument("--disk", help="folder for shards on a disk; the temporary folder unless given")
-    parser.add_argument("--rows-gb", type=float, default=24, help="rows of all layers in memory at once")
+    parser.add_argument("--rows-gb", type=float, default=48, help="rows of all layers in memory at once")
     return parser.parse_args()
 
 

@@ -8,7 +8,8 @@ import torch
 
 from easysteer_data.engine.host_memory import HostMemory
 
-SHAPE = (8, 1024, 5000)  # 78 MiB of bfloat16
+SHAPE = (8, 1024, 5000)  # of bfloat16
+SIZE = 80 * 2**20  # in whole huge pages, 78.125 MiB
 
 
 def test_memory_comes_back_when_the_last_view_is_gone() -> None:
@@ -40,14 +41,22 @@ def test_tensors_are_contiguous_writable_and_outlive_their_source() -> None:
     assert HostMemory(0).empty((2, 3), torch.float16).shape == (2, 3)
 
 
-def test_no_more_than_was_agreed_lies_unused() -> None:
-    memory = HostMemory(100 * 2**20)
+def test_no_more_than_was_agreed_is_kept_beside_what_is_in_use() -> None:
+    memory = HostMemory(2 * SIZE)
     tensors = [memory.empty(SHAPE, torch.bfloat16) for _ in range(3)]
     addresses = [tensor.data_ptr() for tensor in tensors]
-    while tensors:
-        tensors.pop(0)
-    gc.collect()
-    first, second = memory.empty(SHAPE, torch.bfloat16), memory.empty(SHAPE, torch.bfloat16)
-    assert first.data_ptr() == addresses[0]
-    assert second.data_ptr() != first.data_ptr()
+    tensors.pop(0)  # two are in use
+    assert memory.empty(SHAPE, torch.bfloat16).data_ptr() not in addresses[1:]
     assert len(memory._free) + len(memory._returned) == 0
+    tensors.pop(0)  # one is
+    assert len(memory._free) + len(memory._returned) == 1
+    assert memory.empty(SHAPE, torch.bfloat16).data_ptr() == addresses[1]
+    tensors.clear()
+    gc.collect()
+    assert len(memory._free) + len(memory._returned) == 2
+    memory.max_bytes = 0
+    first, second = memory.empty(SHAPE, torch.bfloat16), memory.empty(SHAPE, torch.bfloat16)
+    del first, second
+    gc.collect()
+    assert len(memory._free) + len(memory._returned) == 0
+    assert not memory._given_out
