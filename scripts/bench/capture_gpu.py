@@ -60,6 +60,7 @@ class Bench:
         from easysteer_data import open_llm
 
         self.load = load
+        self.has_pipeline = options["pipeline_parallel_size"] > 1
         self.few_layers = load.spread(min(4, load.n_layers))
         starts = [partial(LLM, **options), partial(open_llm, **options)]
         starts.append(partial(open_llm, **{**options, "enforce_eager": True}) if with_eager else _none)
@@ -145,6 +146,8 @@ class Bench:
     def cases(self) -> Iterator[Case]:
         """What is measured, and beside what."""
         load, depth = self.load, self.load.n_layers
+        # A pipeline is as fast as its batches are even, which is how requests are put in.
+        fed = "generate, fed as a capture" if self.has_pipeline else "generate"
         yield Case("plain", "plain", lambda: load.generate(self.plain, new=False))
         if self.again is not None:
             yield Case("plain again", "plain", lambda: load.generate(self.again, new=False))
@@ -164,6 +167,7 @@ class Bench:
             if not isinstance(capture, str):
                 yield Case(f"{name}, 4 layers, all", "plain", lambda name=name: self.peer(name))
         yield Case("generate", "generate", lambda: load.generate(self.plain, new=True))
+        yield Case("generate, fed as a capture", "generate", lambda: load.feed(self.plain))
         if self.again is not None:
             yield Case("generate again", "generate", lambda: load.generate(self.again, new=True))
         if self.eager is not None:
@@ -173,9 +177,7 @@ class Bench:
         yield Case("generate tapped, idle", "generate", lambda: load.generate(self.tapped, new=True))
         yield Case("generate, no new row", "generate", lambda: load.capture(self.tapped, 1, FIRST, new=True))
         for n in load.depths:
-            yield Case(
-                f"generate, {n} layers", "generate", lambda n=n: load.capture(self.tapped, n, NEW, new=True)
-            )
+            yield Case(f"generate, {n} layers", fed, lambda n=n: load.capture(self.tapped, n, NEW, new=True))
         if self.few is not None:
             few, n = self.few, len(self.few_layers)
             yield Case(
@@ -247,11 +249,13 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_interest(cases: Iterable[Case], names: Sequence[str] | None) -> list[Case]:
-    """The cases whose names begin so, and what they are compared with; all without names."""
+    """The cases whose names begin so, what they are compared with, and so on; all without names."""
     listed = list(cases)
-    chosen = [case for case in listed if names is None or case.name.startswith(tuple(names))]
-    beside = {case.beside for case in chosen}
-    return [case for case in listed if case in chosen or case.name in beside]
+    wanted = {case.name for case in listed if names is None or case.name.startswith(tuple(names))}
+    for case in reversed(listed):  # what a case is compared with comes before it
+        if case.name in wanted:
+            wanted.add(case.beside)
+    return [case for case in listed if case.name in wanted]
 
 
 def main() -> None:

@@ -56,6 +56,19 @@ class Load:
         sampling = SamplingParams(max_tokens=self.n_new if new else 1, temperature=0, **SAMPLING)
         llm.generate(self.prompts(self.n_short if new else self.n_tokens), sampling, use_tqdm=False)
 
+    def feed(self, llm: Any) -> None:
+        """Plain generation of many, put into the engine as a capture does.
+
+        A pipeline's batches are what happens to have arrived when each is begun, so that how requests are
+        put in decides how even they are, and with that how fast it is.
+        """
+        from easysteer_data.engine.feed import Feed, Request, Sampling
+
+        n_seqs = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+        feed = Feed(llm, Sampling(self.n_new, SAMPLING), window=2 * n_seqs)
+        requests = (Request(i, prompt, None) for i, prompt in enumerate(self.prompts(self.n_short)))
+        check_rows(sum(len(finished) for finished in feed.run(requests)), self.n_prompts, "prompts")
+
     def capture(self, llm: Any, n_layers: int, select: dict[str, Any] | None, *, new: bool) -> None:
         """The same, rows proven and handed over."""
         from easysteer_data import capture_stream
@@ -77,7 +90,7 @@ class Load:
         check_rows(n_rows, self.n_prompts * of_each)
 
 
-def check_rows(n_rows: int, expected: int) -> None:
+def check_rows(n_rows: int, expected: int, what: str = "rows") -> None:
     """Stop where rows are missing: a figure without them says nothing."""
     if n_rows != expected:
-        raise SystemExit(f"{n_rows} rows came, {expected} were expected")
+        raise SystemExit(f"{n_rows} {what} came, {expected} were expected")
