@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Thread
+from functools import cache
+from threading import Barrier, Lock, Thread
 
 import torch
+
+_making = Lock()
 
 
 def helper_threads() -> int:
@@ -42,6 +45,17 @@ def helper_pool(n_threads: int, name: str) -> ThreadPoolExecutor:
         begun.result()
     _in_a_new_thread(lambda: torch.set_num_threads(of_process[0]))
     return pool
+
+
+def shared_pool(n_threads: int, name: str) -> ThreadPoolExecutor:
+    """A helper pool of this name that all share and nobody shuts down; a forked process has its own."""
+    with _making:
+        return _pool(n_threads, name, os.getpid())
+
+
+@cache
+def _pool(n_threads: int, name: str, process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork has no threads
+    return helper_pool(n_threads, name)
 
 
 def uninterrupted(action: Callable[[], object]) -> None:

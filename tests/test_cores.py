@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from threading import Barrier, Thread
 
 import pytest
 import torch
 
-from easysteer_data.cores import helper_pool, uninterrupted
+from easysteer_data.cores import helper_pool, shared_pool, uninterrupted
 
 
 def of_a_new_thread() -> int:
@@ -37,6 +38,15 @@ def test_torch_uses_one_core_in_each_helper_and_as_many_as_before_elsewhere() ->
                 assert of_a_new_thread() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_shared_pool_is_made_once_and_anew_in_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = shared_pool(2, "shared")
+    assert shared_pool(2, "shared") is pool
+    assert shared_pool(2, "another") is not pool
+    assert pool.submit(torch.get_num_threads).result() == 1
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert shared_pool(2, "shared") is not pool
 
 
 def test_an_interrupt_waits_for_the_end() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from easysteer_data.capture_run.collector import CollectedShard, ShardCollector
 from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.prover import ShardProver
-from easysteer_data.cores import helper_pool, helper_threads
+from easysteer_data.cores import helper_threads, shared_pool
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.row_store import RowStore
@@ -70,16 +70,14 @@ class ShardStream:
         """
         sampling = Sampling(self._plan.settings.capture.max_tokens, {})
         feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
-        with (
-            helper_pool(_N_COPIERS, "easysteer-data-copy") as copiers,
-            CaptureSession(
-                self._engine,
-                self._shapes,
-                self._plan.selection.reduce,
-                group_starts=[start for start, _ in self._shards],
-                **self._memory,
-            ) as session,
-        ):
+        copiers = shared_pool(_N_COPIERS, "easysteer-data-copy")
+        with CaptureSession(
+            self._engine,
+            self._shapes,
+            self._plan.selection.reduce,
+            group_starts=[start for start, _ in self._shards],
+            **self._memory,
+        ) as session:
 
             def open_store(number: int) -> RowStore | None:
                 counts = self._n_rows.pop(number, None)

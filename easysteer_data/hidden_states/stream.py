@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from easysteer_data.bos import BosPolicy
-from easysteer_data.cores import helper_pool, helper_threads
+from easysteer_data.cores import helper_threads, shared_pool
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
@@ -133,16 +133,14 @@ def capture_stream(
     rules = Rules(shapes, reduce, gates)
     feed = Feed(llm, Sampling(max_tokens, generate_kwargs), window=2 * engine.max_num_seqs)
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
-    with (
-        helper_pool(_N_COPIERS, "easysteer-data-copy") as copiers,
-        CaptureSession(
-            engine,
-            shapes,
-            reduce,
-            buffer_bytes=buffer_bytes,
-            group_starts=range(0, len(given), batch_prompts),
-        ) as session,
-    ):
+    copiers = shared_pool(_N_COPIERS, "easysteer-data-copy")
+    with CaptureSession(
+        engine,
+        shapes,
+        reduce,
+        buffer_bytes=buffer_bytes,
+        group_starts=range(0, len(given), batch_prompts),
+    ) as session:
 
         def open_part(first: int) -> _Part:
             prompts = range(first, min(first + batch_prompts, len(given)))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
-from threading import Lock
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from easysteer_data.cores import helper_pool, helper_threads, uninterrupted
+from easysteer_data.cores import helper_threads, shared_pool, uninterrupted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 N_THREADS = helper_threads()
-_making = Lock()
 
 
 class SideBySide:
@@ -26,8 +22,7 @@ class SideBySide:
     """
 
     def __init__(self) -> None:
-        with _making:
-            self._pool = _pool(N_THREADS, os.getpid())
+        self._pool = shared_pool(N_THREADS, "easysteer-data-layer")
         self._futures: list[Future[Any]] = []
 
     def __enter__(self) -> Self:
@@ -45,8 +40,3 @@ class SideBySide:
         future = self._pool.submit(function, *args, **kwargs)
         self._futures.append(future)
         return future
-
-
-@cache
-def _pool(n_threads: int, process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork has no threads
-    return helper_pool(n_threads, "easysteer-data-layer")
