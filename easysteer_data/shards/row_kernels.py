@@ -37,9 +37,9 @@ def _add_row(
     bits: NDArray[np.uint32],
     total: NDArray[np.float64],
     total_square: NDArray[np.float64],
-    squares: NDArray[np.float64],
+    lanes: NDArray[np.float64],
 ) -> tuple[float, np.uint32]:
-    """Add one row. Returns its norm and the bits of its largest value; `squares` [width] is room to work in.
+    """Add one row. Returns its norm and the bits of its largest value; `lanes` [_LANES] is room to work in.
 
     Without its sign a number is larger where its bits are, and what is not a number is larger than infinity.
     """
@@ -47,20 +47,27 @@ def _add_row(
     largest = np.uint32(0)
     for i in range(width):
         largest = max(largest, np.uint32(bits[i] & _ABSOLUTE))
-    for i in range(width):
+    n_lanes = min(_LANES, width)
+    lanes[:n_lanes] = 0.0
+    whole = width - width % _LANES
+    for start in range(0, whole, _LANES):  # squares are summed side by side, and loops of one length unrolled
+        singles = single[start : start + _LANES]
+        totals, total_squares = total[start : start + _LANES], total_square[start : start + _LANES]
+        for i in range(_LANES):
+            value = np.float64(singles[i])
+            square = value * value
+            totals[i] += value
+            total_squares[i] += square
+            lanes[i] += square
+    for i in range(whole, width):
         value = np.float64(single[i])
         square = value * value
-        squares[i] = square
         total[i] += value
         total_square[i] += square
-    start = _LANES
-    while start < width:  # sums side by side: one behind the other takes twice as long
-        for i in range(min(_LANES, width - start)):
-            squares[i] += squares[start + i]
-        start += _LANES
+        lanes[i - whole] += square
     norm_square = 0.0
-    for i in range(min(_LANES, width)):
-        norm_square += squares[i]
+    for i in range(n_lanes):
+        norm_square += lanes[i]
     return np.sqrt(norm_square), largest
 
 
@@ -89,7 +96,7 @@ def sum_bits(
     width = rows.shape[1]
     single = np.empty(width, np.float32)
     bits = single.view(np.uint32)
-    part, part_square, squares = np.empty(width), np.empty(width), np.empty(width)
+    part, part_square, lanes = np.empty(width), np.empty(width), np.empty(_LANES)
     total_norm, largest = 0.0, np.uint32(0)
     for start in range(0, len(places), _BLOCK):
         part[:] = 0.0
@@ -101,7 +108,7 @@ def sum_bits(
             else:
                 for i in range(width):
                     bits[i] = np.uint32(row[i]) << shift
-            norm, peak = _add_row(single, bits, part, part_square, squares)
+            norm, peak = _add_row(single, bits, part, part_square, lanes)
             total_norm += norm
             largest = max(largest, peak)
         for i in range(width):
