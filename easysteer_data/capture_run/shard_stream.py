@@ -19,7 +19,6 @@ from easysteer_data.select import max_rows
 from easysteer_data.types import Stream
 
 _N_COPIERS = helper_threads()
-_MIN_BUFFER_BYTES = 2**27
 
 
 class ShardStream:
@@ -70,13 +69,14 @@ class ShardStream:
         """
         sampling = Sampling(self._plan.settings.capture.max_tokens, {})
         feed = Feed(self._engine.llm, sampling, window=2 * self._engine.max_num_seqs)
+        max_buffer_gb = self._plan.settings.shards.max_buffer_gb
         copiers = shared_pool(_N_COPIERS, "easysteer-data-copy")
         with CaptureSession(
             self._engine,
             self._shapes,
             self._plan.selection.reduce,
-            group_starts=[start for start, _ in self._shards],
-            **self._memory,
+            memory_bytes=int(max_buffer_gb * 1e9) if self._engine.facts[0].device == "cuda" else None,
+            groups=[start for start, _ in self._shards],
         ) as session:
 
             def open_store(number: int) -> RowStore | None:
@@ -107,19 +107,6 @@ class ShardStream:
             for i in range(*self._shards[shard.number])
         )
         return row_check(shard.store, unread)
-
-    @property
-    def _memory(self) -> Mapping[str, int]:
-        """A quarter of what a GPU's rows may take is shared by the workers, the rest is the driver's."""
-        facts = self._engine.facts
-        if facts[0].device != "cuda":
-            return {}
-        n_bytes = int(self._plan.settings.shards.max_buffer_gb * 1e9)
-        shared = n_bytes // 4
-        return {
-            "buffer_bytes": max(_MIN_BUFFER_BYTES, shared // len(facts)),
-            "rows_bytes": n_bytes - shared,
-        }
 
     def _requests(self, numbers: Iterable[int | None]) -> Iterator[Request | None]:
         n_steps = self._plan.settings.capture.max_tokens - 1

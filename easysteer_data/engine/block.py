@@ -61,6 +61,11 @@ class BlockShape:
             yield f"peaks.{stream}", torch.float32, (one.n_layers, n_rows)
             yield f"values.{stream}", one.dtype, (one.n_layers, n_rows if has_values else 0, one.width)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a token's rows, without labels."""
+        return sum(one.n_layers * one.width * one.dtype.itemsize for one in self.streams.values())
+
     def max_rows(self, n_bytes: int) -> int:
         """Most rows of a block that fits so many bytes, values included; 0 if not even one does."""
         most = n_bytes // (4 * len(_LABELS))

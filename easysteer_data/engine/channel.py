@@ -19,14 +19,13 @@ import torch
 
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.host_memory import HostMemory
-from easysteer_data.engine.mailbox import N_BOXES, Block, Mailbox
+from easysteer_data.engine.mailbox import BOX_ALIGN, N_BOXES, Block, Mailbox
 from easysteer_data.engine.ranks import Ranks
 from easysteer_data.engine.spool import make_spool, remove_spool
 from easysteer_data.engine.wire import Chunk, mailbox_name
 from easysteer_data.types import STREAMS, Stream
 
 _MIN_FREE = N_BOXES // 4  # with fewer free boxes, a worker may soon wait: rows are copied out
-_BOX_ALIGN = 64
 _of_engine: weakref.WeakKeyDictionary[Any, Mailboxes] = weakref.WeakKeyDictionary()
 
 
@@ -36,20 +35,24 @@ class Mailboxes:
     Attributes:
         folder: where they lie.
         n_asked: bytes of the boxes of each, as asked for.
-        n_bytes: as there is room.
+        n_bytes: of each, as there is room.
         rows: memory for rows in order.
+
+    Args:
+        n_asked: bytes of the boxes of each rank's.
     """
 
-    def __init__(self, n_ranks: int, n_bytes: int) -> None:
+    def __init__(self, n_asked: Sequence[int]) -> None:
         self.folder = make_spool()
-        self.n_asked = n_bytes
-        free = shutil.disk_usage(self.folder).free
-        whole = N_BOXES * _BOX_ALIGN
-        self.n_bytes = max(whole, min(n_bytes, free // (2 * n_ranks)) // whole * whole)
+        self.n_asked = list(n_asked)
+        room = min(1.0, shutil.disk_usage(self.folder).free / 2 / sum(n_asked))
+        whole = N_BOXES * BOX_ALIGN
+        self.n_bytes = [max(whole, int(room * n) // whole * whole) for n in n_asked]
         self.of_rank = [
-            Mailbox(self.folder / mailbox_name(rank), self.n_bytes, create=True) for rank in range(n_ranks)
+            Mailbox(self.folder / mailbox_name(rank), n_bytes, create=True)
+            for rank, n_bytes in enumerate(self.n_bytes)
         ]
-        self.rows = HostMemory(self.n_bytes)
+        self.rows = HostMemory(max(self.n_bytes))
         self.remove = weakref.finalize(self, remove_spool, self.folder)
 
 
@@ -60,12 +63,12 @@ def remove_mailboxes(llm: Any) -> None:
         mailboxes.remove()
 
 
-def mailboxes_of(llm: Any, n_ranks: int, n_bytes: int) -> Mailboxes:
-    """Return the engine's mailboxes, empty; made where there are none or they are too small."""
+def mailboxes_of(llm: Any, n_asked: Sequence[int]) -> Mailboxes:
+    """Return the engine's mailboxes, empty; made where there are none or one is too small."""
     mailboxes = _of_engine.get(llm)
-    if mailboxes is None or mailboxes.n_asked < n_bytes:
+    if mailboxes is None or any(there < n for there, n in zip(mailboxes.n_asked, n_asked, strict=True)):
         remove_mailboxes(llm)
-        mailboxes = _of_engine[llm] = Mailboxes(n_ranks, n_bytes)
+        mailboxes = _of_engine[llm] = Mailboxes(n_asked)
     for mailbox in mailboxes.of_rank:
         mailbox.reset()
     return mailboxes

@@ -20,19 +20,24 @@ class HostMemory:
 
     What is not in use goes with this object.
 
-    Attributes:
-        max_bytes: memory that comes back is kept as long as this is not exceeded together with what is given
+    Args:
+        max_bytes: memory that comes back is kept as far as this is not exceeded together with what is given
             out; more is given back to the system.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        # By identity; single operations of a dict and a deque need no lock.
-        self._given_out: dict[int, int] = {}
+        self._max_bytes = max_bytes
+        self._given_out: dict[int, int] = {}  # bytes by identity
         self._free: list[mmap.mmap] = []
         # Memory comes back wherever its last view goes, also in a garbage collection while the lock is held.
         self._returned: deque[mmap.mmap] = deque()
         self._lock = threading.Lock()
+
+    def limit(self, max_bytes: int) -> None:
+        """Set what is kept at most, and give back what is more."""
+        with self._lock:
+            self._max_bytes = max_bytes
+            self._make_room(0)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised CPU tensor."""
@@ -48,11 +53,24 @@ class HostMemory:
 
     def _come_back(self, memory: mmap.mmap) -> None:
         del self._given_out[id(memory)]
-        others = sum(len(m) for m in [*self._free, *self._returned]) + sum([*self._given_out.values()])
-        if others + len(memory) <= self.max_bytes:
+        if self._in_use + len(memory) <= self._max_bytes:
             self._returned.append(memory)
 
+    @property
+    def _in_use(self) -> int:
+        """Bytes given out and kept. Threads that ask at once may each keep one piece too many."""
+        return sum(len(m) for m in [*self._free, *self._returned]) + sum([*self._given_out.values()])
+
+    def _make_room(self, n_bytes: int) -> None:
+        """Give back what is kept, the largest first, until so much more may be given out."""
+        while self._returned:
+            self._free.append(self._returned.popleft())
+        self._free.sort(key=len)
+        while self._free and self._in_use + n_bytes > self._max_bytes:
+            self._free.pop()
+
     def _take(self, n_bytes: int) -> mmap.mmap:
+        size = -(-n_bytes // _STEP) * _STEP
         with self._lock:
             while self._returned:
                 self._free.append(self._returned.popleft())
@@ -61,7 +79,7 @@ class HostMemory:
                 memory = min(fitting, key=len)
                 self._free.remove(memory)
                 return memory
-        size = -(-n_bytes // _STEP) * _STEP
+            self._make_room(size)
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
         return memory

@@ -19,6 +19,7 @@ import torch
 from easysteer_data.errors import EngineError
 
 N_BOXES = 64
+BOX_ALIGN = 64  # bytes of a box are a multiple
 _ENTRY = 4  # box, bytes, rows, whether rows have values
 _HEADER_BYTES = 4096
 _PUBLISHED, _COMPLETED, _FAILED, _CLOSED, _KEPT = range(0, 5 * 8, 8)  # each in a cache line of its own

@@ -13,6 +13,7 @@ from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.mailbox import Mailbox
 from easysteer_data.engine.wide import pick_rows
+from easysteer_data.engine.wire import Groups
 from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
@@ -80,7 +81,7 @@ class Outlet:
         self._mailbox: Mailbox | None = None
         self._shape = BlockShape({})
         self._block_rows = 1
-        self._group_starts: np.ndarray | None = None
+        self._groups: int | np.ndarray | None = None
 
     def open(
         self,
@@ -88,7 +89,7 @@ class Outlet:
         n_bytes: int,
         shape: BlockShape,
         block_rows: int,
-        group_starts: Sequence[int] | None = None,
+        groups: Groups | None = None,
     ) -> None:
         """Begin to write into a driver's mailbox.
 
@@ -97,7 +98,7 @@ class Outlet:
             n_bytes: its size.
             shape: the streams of a block.
             block_rows: rows in one block at most.
-            group_starts: see StartOrder.
+            groups: see StartOrder.
         """
         if self._mailbox is None or self._mailbox.path != path:
             if self._mailbox is not None:
@@ -106,14 +107,16 @@ class Outlet:
             self._lane.register(self._mailbox)
         self._shape = shape
         self._block_rows = block_rows
-        self._group_starts = None if group_starts is None else np.array(group_starts, dtype=np.int64)
+        self._groups = (
+            groups if groups is None or isinstance(groups, int) else np.array(groups, dtype=np.int64)
+        )
 
     def reserve(self, prompts: np.ndarray) -> tuple[OpenBlock, ...] | None:
         """Blocks for rows of these prompts [n], so that values can be copied as they come.
 
         None where there are not enough boxes just now: then `put` waits for them one by one.
         """
-        parts = list(cut_rows(prompts, self._block_rows, self._group_starts))
+        parts = list(cut_rows(prompts, self._block_rows, self._groups))
         boxes = self._opened.take_boxes(len(parts))
         if boxes is None:
             return None
@@ -144,7 +147,7 @@ class Outlet:
 
     def put(self, rows: StepRows, *, has_values: bool = True) -> None:
         """Copy rows into boxes; waits for free ones, not for the device."""
-        for part in cut_rows(rows.prompt, self._block_rows, self._group_starts):
+        for part in cut_rows(rows.prompt, self._block_rows, self._groups):
             block = self._open(part, self._opened.take_box(), has_values=has_values)
             self._publish(block, rows.at(part), tuple(self._shape.streams) if has_values else ())
 
@@ -184,19 +187,20 @@ class Outlet:
         self._lane.complete(mailbox, mailbox.n_published)
 
 
-def cut_rows(prompts: np.ndarray, max_rows: int, group_starts: np.ndarray | None) -> Iterator[slice]:
+def cut_rows(prompts: np.ndarray, max_rows: int, groups: int | np.ndarray | None) -> Iterator[slice]:
     """The rows of each block: as many as fit, or, before that, up to the last that ends a group.
 
     Args:
         prompts: int [n], prompt of each row.
         max_rows: rows in a block at most.
-        group_starts: int [n_groups], first prompt of each group, ascending; None = no groups.
+        groups: prompts in each, or int [n_groups], the first of each, ascending; None = no groups.
     """
     start = 0
     while start < len(prompts):
         stop = min(start + max_rows, len(prompts))
-        if stop < len(prompts) and group_starts is not None:
-            group = np.searchsorted(group_starts, prompts[start : stop + 1], side="right")
+        if stop < len(prompts) and groups is not None:
+            near = prompts[start : stop + 1]
+            group = near // groups if isinstance(groups, int) else np.searchsorted(groups, near, side="right")
             ends = np.flatnonzero(np.diff(group))
             stop = start + int(ends[-1]) + 1 if len(ends) else stop
         yield slice(start, stop)

@@ -29,9 +29,9 @@ from easysteer_data.engine.wire import StartOrder, StreamShape
 from easysteer_data.errors import EngineError
 from easysteer_data.types import Stream
 
-# Rows of small steps are kept until they fill a block or take so many bytes, but for so many steps at most:
-# the last ones of a request are waited for. A step is small if at least _MIN_STEPS like it fit.
-_MAX_STEPS, _MIN_STEPS, _LAST_STEPS, _KEPT_BYTES = 16, 4, 2, 2**28
+# Rows of small steps are kept until they fill a block or are as many as may be, but for so many steps at
+# most: the last ones of a request are waited for. A step is small if at least _MIN_STEPS like it fit.
+_MAX_STEPS, _MIN_STEPS, _LAST_STEPS = 16, 4, 2
 
 
 class Recorder:
@@ -77,20 +77,14 @@ class Recorder:
             self._groups[stream].listen(shape.layer_ids, partial(self._layer_done, stream))
         self._outlet.open(
             order.mailbox(rank),
-            order.mailbox_bytes,
+            order.mailbox_bytes[rank],
             BlockShape.of(self._part),
             order.block_rows,
-            order.group_starts,
+            order.groups,
         )
         self._requests = RunningRequests(order.reduce == "last")
-        self._room = min(order.block_rows, self._slots.max_tokens, _KEPT_BYTES // self._row_bytes)
+        self._room = min(order.block_rows, order.kept_rows, self._slots.max_tokens)
         self._order = order
-
-    @property
-    def _row_bytes(self) -> int:
-        """Bytes of a token's rows in all ordered layers of this rank; 1 where it has none."""
-        groups = ((self._groups[stream], shape) for stream, shape in self._part.items())
-        return sum(g.rows.itemsize * g.width * len(shape.layer_ids) for g, shape in groups) or 1
 
     def stop(self) -> None:
         """Switch everything off and forget what was not fetched."""

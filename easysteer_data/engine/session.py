@@ -13,9 +13,10 @@ from easysteer_data.engine.channel import Channel, Mailboxes, mailboxes_of
 from easysteer_data.engine.frozen_heap import FrozenHeap
 from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import Recorded
+from easysteer_data.engine.shares import kept_rows, mailbox_sizes, share_of_each
 from easysteer_data.engine.spool import take
 from easysteer_data.engine.tapped import TappedEngine
-from easysteer_data.engine.wire import StartOrder, StreamShape, Sums
+from easysteer_data.engine.wire import Groups, StartOrder, StreamShape, Sums
 from easysteer_data.errors import EngineError, SettingsError
 from easysteer_data.types import Reduce, Stream
 
@@ -37,10 +38,13 @@ class CaptureSession:
         shapes: stream -> what is captured of it, as checked by `TappedEngine.shape`.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
-        buffer_bytes: shared memory of each worker for rows on their way, None = 128 MiB, on a GPU 4 GiB; less
-            where there is less. It stays for the engine's next capture, as may that much memory of rows that
-            their receivers have let go.
-        group_starts: first prompts of groups whose rows are wanted together; see StartOrder.
+        buffer_bytes: shared memory of each worker that hands rows over, for those on their way, None =
+            128 MiB, on a GPU 4 GiB; less where there is less. It stays for the engine's next capture. Memory
+            of rows in order that have been let go is kept for the next ones, up to as much with what is in
+            use.
+        memory_bytes: what rows may take in all instead: a quarter is shared by the workers together, the rest
+            bounds what is kept.
+        groups: prompts whose rows are wanted together; see StartOrder.
     """
 
     in_place = ("cuda",)  # devices whose rows are left where they arrive; see `channel.py`
@@ -52,8 +56,8 @@ class CaptureSession:
         reduce: Reduce | None = None,
         budget_rows: int | None = None,
         buffer_bytes: int | None = None,
-        rows_bytes: int | None = None,
-        group_starts: Sequence[int] | None = None,
+        memory_bytes: int | None = None,
+        groups: Groups | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
             raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
@@ -61,10 +65,10 @@ class CaptureSession:
         self.reduce = reduce
         self._ranks = engine.ranks
         self._budget_rows = budget_rows
-        self._group_starts = group_starts
+        self._groups = groups
         self._device = engine.facts[0].device
-        self._mailbox_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
-        self._rows_bytes = rows_bytes
+        self._buffer_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
+        self._memory_bytes = memory_bytes
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._channel: Channel | None = None
@@ -76,12 +80,17 @@ class CaptureSession:
             raise EngineError("a capture is already running on this engine; captures can't be nested")
         _busy.add(id(self._llm))
         try:
-            mailboxes = mailboxes_of(self._llm, len(self._ranks.facts), self._mailbox_bytes)
-            mailboxes.rows.max_bytes = self._rows_bytes or self._mailbox_bytes
-            self._mailboxes = mailboxes
-            order = self._order(mailboxes)
+            order = self._order()
             shapes = [BlockShape.of(part) for part in self._ranks.parts(order)]
-            order = replace(order, block_rows=self._block_rows(mailboxes, shapes))
+            mailboxes = self._mailboxes = self._shared(shapes)
+            order = replace(
+                order,
+                mailboxes=str(mailboxes.folder),
+                mailbox_bytes=mailboxes.n_bytes,
+                block_rows=self._block_rows(mailboxes, shapes),
+                kept_rows=kept_rows(shapes),
+                spool=None if self._in_process else str(mailboxes.folder),
+            )
             in_place, idle_s = self._device in self.in_place, _IDLE_S[self._device]
             channel = Channel(mailboxes, self._ranks, shapes, self._look, in_place=in_place, idle_s=idle_s)
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
@@ -92,27 +101,37 @@ class CaptureSession:
             raise
         return self
 
-    def _order(self, mailboxes: Mailboxes) -> StartOrder:
+    def _order(self) -> StartOrder:
+        """What is captured; where the rows go is still open."""
         return StartOrder(
             layers={stream: shape.layer_ids for stream, shape in self.shapes.items()},
             dtypes={stream: shape.dtype for stream, shape in self.shapes.items()},
-            mailboxes=str(mailboxes.folder),
-            mailbox_bytes=mailboxes.n_bytes,
+            mailboxes="",
+            mailbox_bytes=(),
             block_rows=1,
-            group_starts=None if self._group_starts is None else list(self._group_starts),
+            kept_rows=1,
+            groups=self._groups,
             reduce=self.reduce,
             budget_rows=self._budget_rows,
-            spool=None if self._in_process else str(mailboxes.folder),
         )
+
+    def _shared(self, shapes: Sequence[BlockShape]) -> Mailboxes:
+        """The mailboxes, and what memory beside them is kept."""
+        in_all = self._memory_bytes
+        each = self._buffer_bytes if in_all is None else share_of_each(shapes, in_all // 4)
+        mailboxes = mailboxes_of(self._llm, mailbox_sizes(shapes, each))
+        mailboxes.rows.limit(max(mailboxes.n_bytes) if in_all is None else in_all - in_all // 4)
+        return mailboxes
 
     def _block_rows(self, mailboxes: Mailboxes, shapes: Sequence[BlockShape]) -> int:
         """Rows in one block at most, the same for all ranks, so that their blocks fit together."""
-        box_bytes = mailboxes.of_rank[0].box_bytes
-        n_rows = min(shape.max_rows(box_bytes) for shape in shapes)
+        boxes = [mailbox.box_bytes for mailbox in mailboxes.of_rank]
+        n_rows = min(shape.max_rows(n_bytes) for shape, n_bytes in zip(shapes, boxes, strict=True))
         if not n_rows:
             raise EngineError(
-                f"a row of all layers does not fit a box of {box_bytes:,} bytes of shared memory in "
-                f"{mailboxes.folder}: give buffer_bytes= or make room there, or ask for fewer layers"
+                f"a row of all layers does not fit a box of {max(boxes):,} bytes of shared memory in "
+                f"{mailboxes.folder}: give buffer_bytes= (of a run, shards.max_buffer_gb=), make room "
+                "there, or ask for fewer layers"
             )
         return n_rows
 

@@ -13,6 +13,7 @@ from easysteer_data.types import STREAMS, Reduce, Stream
 
 # Our key in LLM(additional_config=...) and in SamplingParams.extra_args.
 KEY = "easysteer_data"
+Groups = int | Sequence[int]  # of prompts; see StartOrder
 
 # Streams of which each tensor-parallel rank has a part; of the others all ranks have the same rows.
 SPLIT_STREAMS: frozenset[Stream] = frozenset({"attention_heads"})
@@ -52,10 +53,12 @@ class StartOrder:
         layers: stream -> layer ids.
         dtypes: stream -> dtype of its rows.
         mailboxes: folder of the ranks' mailboxes.
-        mailbox_bytes: bytes of the boxes in each.
+        mailbox_bytes: bytes of the boxes in each, by rank.
         block_rows: rows in one block at most.
-        group_starts: first prompts of groups whose rows are wanted together, ascending, None = no groups.
-            Where a step's rows fill several blocks, each ends with a group if it can: its rows need no copy.
+        kept_rows: rows of small steps that are kept to go out together at most, the same for all ranks.
+        groups: prompts whose rows are wanted together: so many each time, or those from each of these
+            prompts, ascending, to the next; None = no groups. Where a step's rows fill several blocks, each ends with
+            a group if it can: its rows need no copy.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
         spool: folder for sums that must cross to another process, None = hand them over in this process.
@@ -64,9 +67,10 @@ class StartOrder:
     layers: Mapping[Stream, Sequence[int]]
     dtypes: Mapping[Stream, str]
     mailboxes: str
-    mailbox_bytes: int
+    mailbox_bytes: Sequence[int]
     block_rows: int
-    group_starts: Sequence[int] | None = None
+    kept_rows: int
+    groups: Groups | None = None
     reduce: Reduce | None = None
     budget_rows: int | None = None
     spool: str | None = None

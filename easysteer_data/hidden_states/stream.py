@@ -134,13 +134,7 @@ def capture_stream(
     feed = Feed(llm, Sampling(max_tokens, generate_kwargs), window=2 * engine.max_num_seqs)
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
     copiers = shared_pool(_N_COPIERS, "easysteer-data-copy")
-    with CaptureSession(
-        engine,
-        shapes,
-        reduce,
-        buffer_bytes=buffer_bytes,
-        group_starts=range(0, len(given), batch_prompts),
-    ) as session:
+    with CaptureSession(engine, shapes, reduce, buffer_bytes=buffer_bytes, groups=batch_prompts) as session:
 
         def open_part(first: int) -> _Part:
             prompts = range(first, min(first + batch_prompts, len(given)))

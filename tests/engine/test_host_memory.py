@@ -54,9 +54,23 @@ def test_no_more_than_was_agreed_is_kept_beside_what_is_in_use() -> None:
     tensors.clear()
     gc.collect()
     assert len(memory._free) + len(memory._returned) == 2
-    memory.max_bytes = 0
+    memory.limit(0)
     first, second = memory.empty(SHAPE, torch.bfloat16), memory.empty(SHAPE, torch.bfloat16)
     del first, second
     gc.collect()
     assert len(memory._free) + len(memory._returned) == 0
     assert not memory._given_out
+
+
+def test_what_is_kept_makes_room_for_what_does_not_fit_it() -> None:
+    memory = HostMemory(3 * SIZE)
+    tensors = [memory.empty(SHAPE, torch.bfloat16) for _ in range(3)]
+    tensors.clear()
+    gc.collect()
+    larger = memory.empty((2, *SHAPE), torch.bfloat16)  # takes two of three, so that one may stay
+    assert len(memory._free) == 1
+    del larger
+    gc.collect()
+    assert len(memory._free) + len(memory._returned) == 2
+    memory.limit(SIZE)
+    assert [len(m) for m in memory._free] == [SIZE]

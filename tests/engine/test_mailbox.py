@@ -111,9 +111,9 @@ def step(first: int, n: int) -> StepRows:
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("block_rows", [1, 4, 10])
 def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: int, in_place: bool) -> None:
-    mailboxes = Mailboxes(1, 1024 * N_BOXES)
+    mailboxes = Mailboxes([1024 * N_BOXES])
     outlet = Outlet(Lane())
-    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows)
+    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes[0], SHAPE, block_rows)
     chunks = []
     with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=in_place) as channel:
         writing = threading.Thread(target=lambda: [outlet.put(step(10 * i, 10)) for i in range(40)])
@@ -141,9 +141,11 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
 def test_full_blocks_end_with_the_last_prompt_of_a_group(
     lengths: list[int], block_rows: int, group: int, grouped: bool
 ) -> None:
-    mailboxes = Mailboxes(1, 2**18)
+    mailboxes = Mailboxes([2**18])
     outlet = Outlet(Lane())
-    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes, SHAPE, block_rows, group if grouped else None)
+    outlet.open(
+        mailboxes.of_rank[0].path, mailboxes.n_bytes[0], SHAPE, block_rows, group if grouped else None
+    )
     prompts = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=False) as channel:
         outlet.put(replace(step(0, len(prompts)), prompt=prompts))
@@ -180,13 +182,13 @@ def test_a_worker_in_another_process_is_read_without_any_message(tmp_path: Path)
 
 
 def test_rows_that_are_still_looked_at_survive_the_next_capture() -> None:
-    mailboxes = Mailboxes(1, 1024 * N_BOXES)
+    mailboxes = Mailboxes([1024 * N_BOXES])
     (mailbox,) = mailboxes.of_rank
     kept = []
     for capture in range(3 * N_BOXES):
         mailbox.reset()
         outlet = Outlet(Lane())
-        outlet.open(mailbox.path, mailboxes.n_bytes, SHAPE, 10)
+        outlet.open(mailbox.path, mailboxes.n_bytes[0], SHAPE, 10)
         with Channel(mailboxes, ONE_RANK, [SHAPE], look=lambda: None, in_place=True) as channel:
             outlet.put(step(capture, 1))
             kept += channel.take()

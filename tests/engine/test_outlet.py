@@ -14,6 +14,7 @@ def test_a_block_ends_with_the_last_group_that_fits() -> None:
     prompts = np.repeat([0, 1, 2, 3, 4, 5], 4)
     cuts = list(cut_rows(prompts, 10, np.array([0, 2, 4])))
     assert cuts == [slice(0, 8), slice(8, 16), slice(16, 24)]
+    assert list(cut_rows(prompts, 10, 2)) == cuts
     assert list(cut_rows(prompts, 10, None)) == [slice(0, 10), slice(10, 20), slice(20, 24)]
 
 

@@ -86,7 +86,7 @@ def test_ranks_that_recorded_different_rows_are_refused() -> None:
 )
 @pytest.mark.parametrize("reduce", [None, "mean"])
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("block_rows", [2, 64])
+@pytest.mark.parametrize(("block_rows", "kept_rows"), [(2, 64), (64, 64), (64, 9)])
 def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
     stages: Sequence[Sequence[int]],
     asked: Sequence[int],
@@ -94,6 +94,7 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
     reduce: Any,
     in_place: bool,
     block_rows: int,
+    kept_rows: int,
 ) -> None:
     """No model and no vLLM: what each rank would compute is made up, the way out of it is the real one."""
     workers = [Worker(layer_ids, 4 // n_tensor, t) for layer_ids in stages for t in range(n_tensor)]
@@ -103,13 +104,14 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
         stream: StreamShape(tuple(asked), ranks.width(stream), "float32")
         for stream in ("hidden_states", "attention_heads")
     }
-    mailboxes = Mailboxes(len(workers), 2**18)
+    mailboxes = Mailboxes([2**18] * len(workers))
     order = StartOrder(
         dict.fromkeys(shapes, asked),
         dict.fromkeys(shapes, "float32"),
         str(mailboxes.folder),
         mailboxes.n_bytes,
         block_rows,  # with two, a step has several; with 64, several steps share one
+        kept_rows,
         reduce=reduce,
     )
     hidden = torch.randn(4, 2, 7, 3)  # layer, prompt, position
@@ -166,10 +168,9 @@ def test_rows_of_all_stages_and_tensor_ranks_are_whole_and_in_order(
 def test_a_stage_that_fails_is_named_while_the_other_runs_on() -> None:
     workers = [Worker((0,), 4, 0), Worker((1,), 4, 0)]
     ranks = Ranks([worker.facts(i, 1, 2) for i, worker in enumerate(workers)])
-    mailboxes = Mailboxes(2, 2**18)
-    order = StartOrder(
-        {"hidden_states": (0, 1)}, {"hidden_states": "float32"}, str(mailboxes.folder), mailboxes.n_bytes, 2
-    )
+    mailboxes = Mailboxes([2**18, 2**18])
+    layers, dtypes = {"hidden_states": (0, 1)}, {"hidden_states": "float32"}
+    order = StartOrder(layers, dtypes, str(mailboxes.folder), mailboxes.n_bytes, block_rows=2, kept_rows=64)
     blocks = [BlockShape.of(part) for part in ranks.parts(order)]
     with Channel(mailboxes, ranks, blocks, lambda: None, in_place=False) as channel:
         for rank, worker in enumerate(workers):

@@ -23,10 +23,12 @@ MAX_TOKENS = 64  # of a step
 class Run:
     """One rank that records layers 0 and 2 of requests with two prompt tokens each."""
 
-    def __init__(self, block_rows: int, n_new: int, *, sorts: bool = False) -> None:
+    def __init__(
+        self, block_rows: int, n_new: int, *, kept_rows: int = MAX_TOKENS, sorts: bool = False
+    ) -> None:
         self.worker = Worker((0, 1, 2), 4, 0)
         self.worker.recorder._lane.sorts = sorts
-        self.mailboxes = Mailboxes(1, 2**20)
+        self.mailboxes = Mailboxes([2**20])
         self.mailbox = self.mailboxes.of_rank[0]
         self.n_new = n_new
         self.n_seen = 0
@@ -36,6 +38,7 @@ class Run:
             str(self.mailboxes.folder),
             self.mailboxes.n_bytes,
             block_rows,
+            kept_rows,
         )
         self.worker.recorder.start(order, 0)
         self.shape = self.worker.recorder._outlet._shape
@@ -186,10 +189,8 @@ def test_most_of_the_rows_go_out_before_the_last_steps_of_a_request() -> None:
     run.mailboxes.remove()
 
 
-def test_kept_rows_take_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    row_bytes = 2 * 4 * 3  # layers, bytes a value, values
-    monkeypatch.setattr("easysteer_data.engine.recorder._KEPT_BYTES", 9 * row_bytes)
-    run = Run(block_rows=MAX_TOKENS, n_new=50)
+def test_no_more_rows_are_kept_than_was_ordered() -> None:
+    run = Run(block_rows=MAX_TOKENS, n_new=50, kept_rows=9)
     run.step([0, 1], [(0, 0, 1), (1, 0, 1)])
     for position in (1, 2):
         generate(run, position)

@@ -29,7 +29,7 @@ def test_engines_that_choose_adapters_themselves_are_refused(adapters: dict[str,
 
 def test_messages_survive_their_way() -> None:
     layers, dtypes = {"hidden_states": (1, 2)}, {"hidden_states": "float16"}
-    order = StartOrder(layers, dtypes, "mailboxes", 64, 3, [0, 16], "mean", 9, "spool")
+    order = StartOrder(layers, dtypes, "mailboxes", [64], 3, 7, [0, 16], "mean", 9, "spool")
     assert StartOrder.from_wire(order.to_wire()) == replace(order, layers={"hidden_states": [1, 2]})
     sums = Sums(torch.tensor([4], dtype=torch.int32), {"router_logits": torch.ones(1, 1, 2).double()})
     assert torch.equal(
