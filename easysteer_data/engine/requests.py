@@ -143,6 +143,7 @@ class RunningRequests:
 
     def note(self, scheduler_output: Any) -> bool:
         """Note the requests that start with a step or ended before it; return whether a tagged one ended."""
+        self._forget_batches(set(scheduler_output.finished_req_ids))
         ended = [self._requests.pop(req_id, None) for req_id in scheduler_output.finished_req_ids]
         for new in scheduler_output.scheduled_new_reqs:
             tag = RequestTag.of(new.sampling_params)
@@ -178,10 +179,10 @@ class RunningRequests:
         return wanted
 
     def _forget_batches(self, req_ids: Set[str]) -> None:
-        """Look at requests one by one again: these, and those of batches in which one has ended."""
+        """Look at requests one by one again: these, and those that were in a batch with one of them."""
         kept = []
         for steady in self._steady:
-            if req_ids.isdisjoint(steady.req_ids) and self._requests.keys() >= set(steady.req_ids):
+            if req_ids.isdisjoint(steady.req_ids):
                 kept.append(steady)
             else:
                 steady.note_seen()

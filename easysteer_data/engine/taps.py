@@ -26,6 +26,8 @@ _OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_pr
 _GATE_CLASSES = {"GateLinear"}
 # Before vLLM had this class, a router was a plain linear layer beside its experts, by one of these names.
 _GATES, _LINEAR_CLASSES = ("gate", "router"), {"ReplicatedLinear", "Linear"}
+# Blocks of experts that multiply by such a layer's weights and never call it.
+_UNCALLED_GATES = {"Param2MoEMoEBlock"}
 # Blocks that add the residual themselves and still return a pair: its second entry is an older sum.
 _SUMMING_BLOCKS = {
     "CohereCompassDecoderLayer",
@@ -234,24 +236,28 @@ def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:
             "open the engine with shared expert fusion switched off"
         )
     gates = [module for module in modules.values() if _is_one_of(module, _GATE_CLASSES)]
-    experts = [name for name in modules if name.rpartition(".")[2] == "experts"]
-    for name in experts:
-        gates += _linear_gates(modules[name.rpartition(".")[0]])
-    if gates:
-        width = getattr(gates[0], "output_size", None) or gates[0].out_features
-        return TapPoint(layer_id, gates[0], int(width), "output")
-    if experts:
+    parents = [name.rpartition(".")[0] for name in modules if name.rpartition(".")[2] == "experts"]
+    for parent in parents:
+        gates = gates or _linear_gates(modules[parent])
+    if not gates and parents:
         raise UnsupportedEngineError(
-            f"there are experts, but no linear layer named {' or '.join(_GATES)} beside them, so "
-            "router_logits can't be read"
+            f"there are experts, but no linear layer named {' or '.join(_GATES)} beside them gives their router's "
+            "logits, so router_logits can't be read"
         )
-    return None
+    if not gates:
+        return None
+    configs = [getattr(module, "config", None) for module in modules.values()]
+    if any(getattr(config, "moe_router_logit_softcapping", None) for config in configs):
+        raise UnsupportedEngineError("the router's logits are capped behind it and can't be read there")
+    width = getattr(gates[0], "output_size", None) or gates[0].out_features
+    return TapPoint(layer_id, gates[0], int(width), "output")
 
 
 def _linear_gates(parent: nn.Module) -> list[nn.Module]:
-    """The linear layers of a router that is a child of the experts' parent."""
+    """The one linear layer of a router that is a child of the experts' parent; none if it is not clear."""
     routers = [child for name, child in parent.named_children() if name in _GATES]
-    return [m for router in routers for m in router.modules() if _is_one_of(m, _LINEAR_CLASSES)]
+    layers = [m for router in routers for m in router.modules() if type(m).__name__ in _LINEAR_CLASSES]
+    return layers if len(layers) == 1 and type(parent).__name__ not in _UNCALLED_GATES else []
 
 
 def _heads_point(layer_id: int, block: nn.Module) -> TapPoint | None:

@@ -10,9 +10,11 @@ _ELEMENTS = (torch.complex128, torch.int64, torch.int32, torch.int16)
 def _wide(rows: torch.Tensor) -> torch.Tensor:
     """The same memory, [..., width], as fewer and wider elements; as it is where its places are odd ones."""
     n_bytes = rows.itemsize
-    places = (rows.data_ptr(), *(n_bytes * stride for stride in rows.stride()[:-1]), n_bytes * rows.shape[-1])
+    *strides, last = rows.stride()
+    places = [rows.data_ptr(), n_bytes * rows.shape[-1], n_bytes * rows.storage_offset()]
+    places += [n_bytes * stride for stride in strides]
     for dtype in _ELEMENTS:
-        if dtype.itemsize > n_bytes and all(place % dtype.itemsize == 0 for place in places):
+        if last == 1 and dtype.itemsize > n_bytes and not any(place % dtype.itemsize for place in places):
             return rows.view(dtype)
     return rows
 
@@ -23,5 +25,5 @@ def pick_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def without_gaps(rows: torch.Tensor) -> torch.Tensor:
-    """A copy of rows [..., width] in one piece."""
+    """Rows [..., width] in one piece, copied unless they are."""
     return _wide(rows).contiguous().view(rows.dtype)

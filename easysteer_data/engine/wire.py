@@ -57,8 +57,8 @@ class StartOrder:
         block_rows: rows in one block at most.
         kept_rows: rows of small steps that are kept to go out together at most, the same for all ranks.
         groups: prompts whose rows are wanted together: so many each time, or those from each of these
-            prompts, ascending, to the next; None = no groups. Where a step's rows fill several blocks, each ends with
-            a group if it can: its rows need no copy.
+            prompts, ascending, to the next; None = no groups. Where rows of a step fill several blocks,
+            each ends with a group if it can: its rows need no copy.
         reduce: "last" or "mean" of each prompt's selected rows, None = all of them.
         budget_rows: rows of a layer that may be recorded, None = no bound.
         spool: folder for sums that must cross to another process, None = hand them over in this process.

@@ -77,16 +77,14 @@ def _write_files(out: Path, header: RunHeader, shard: CapturedShard) -> tuple[Fi
         sums = _sum_layers(header, shard, beside)
         packs = packs_of(shard, header)
         writer = LayerTarWriter(out, header, shard, packs, row_labels(shard.prompts, header.label))
-        digests = {
-            key: beside.submit(writer.digest, key)
-            for key in sums
-            if header.rows and writer.stores_as_captured(key)
-        }
-        measured, writing = {}, {}
+        measured, writing, digests = {}, {}, {}
         for key, parts in sums.items():  # each layer is proven before its file is written
             measured[key] = _statistics(header, shard, key, parts)
-            if header.rows:
-                writing[key] = beside.submit(writer.write, key, hashed=key not in digests)
+            if not header.rows:
+                continue
+            if hashed_apart := writer.stores_as_captured(key):
+                digests[key] = beside.submit(writer.digest, key)
+            writing[key] = beside.submit(writer.write, key, hashed=not hashed_apart)
         prompts = prompt_table_bytes(shard.prompts, header.label)
         files.append(write_file(out, layout.prompts_name(shard.number), prompts))
         tars = {key: tar.result() for key, tar in writing.items()}

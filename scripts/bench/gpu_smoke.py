@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from smoke_compare import equal_tokens, hugging_face_rows, moe_entry, plain_entry, steered_entry, told
-from smoke_engines import ALL, LAYERS, MOE, STEERED, make_models, run_engine
+from smoke_compare import entry_of, equal_tokens, hugging_face_rows, told
+from smoke_engines import ALL, LAYERS, make_models, run_engine
 
 
-def engine_process(kind: str, folder: Path, gpu: int) -> str:
+def engine_process(kind: str, folder: Path, gpu: str) -> str:
     """Run one engine in a process of its own, on one GPU if it needs no more.
 
     Returns:
@@ -32,7 +32,7 @@ def engine_process(kind: str, folder: Path, gpu: int) -> str:
     """
     started = time.perf_counter()
     command = [sys.executable, __file__, "--engine", kind, "--folder", str(folder)]
-    environment = os.environ if "size" in ALL[kind] else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    environment = os.environ if "size" in ALL[kind] else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     took = time.perf_counter() - started
     print(f"{kind}: exit code {done.returncode} after {took:.0f} s", file=sys.stderr, flush=True)
@@ -56,16 +56,18 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="gpu-smoke-"))
     make_models(folder)
     n_gpus = torch.cuda.device_count()
+    if not n_gpus:
+        parser.error("no GPU is there")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(n_gpus)))).split(",")
     chosen = arguments.only or [kind for kind, options in ALL.items() if n_gpus > 1 or "size" not in options]
     with ThreadPoolExecutor(arguments.side_by_side) as pool:
-        gpus = [i % n_gpus for i in range(len(chosen))]
+        gpus = [visible[i % n_gpus] for i in range(len(chosen))]
         failures = pool.map(engine_process, chosen, [folder] * len(chosen), gpus)
         errors = dict(zip(chosen, failures, strict=True))
     entries = {kind: {"error": error} for kind, error in errors.items() if error}
     for kind in chosen:
         if kind not in entries:
-            entry = steered_entry if kind in STEERED else moe_entry if kind in MOE else plain_entry
-            entries[kind] = entry(kind, folder)
+            entries[kind] = entry_of(kind, folder)
     report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "layers": LAYERS, "engines": entries}
     for name, tapped, untapped in (
         ("bfloat16", "compiled_v2", "untapped_v2"),
@@ -74,7 +76,7 @@ def main() -> None:
         if {tapped, untapped} <= {*chosen} - {kind for kind, error in errors.items() if error}:
             same = equal_tokens(told(tapped, folder)["tokens"], told(untapped, folder)["tokens"])
             report[f"prompts with equal tokens, tapped and untapped, {name}"] = same
-    if "eager_v2" in chosen:
+    if not errors.get("eager_v2", "not chosen"):
         report["eager_v2 against Hugging Face"] = hugging_face_rows(folder / "llama", folder)
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 

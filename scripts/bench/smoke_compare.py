@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from agreement import compare
 from safetensors.torch import load_file
-from smoke_engines import LAYERS, prompts
+from smoke_engines import LAYERS, MOE, STEERED, prompts
 
 
 def hugging_face_rows(model: Path, out: Path) -> dict[str, dict[str, float]]:
@@ -37,14 +37,28 @@ def hugging_face_rows(model: Path, out: Path) -> dict[str, dict[str, float]]:
     }
 
 
+def reference_of(kind: str) -> str:
+    """The engine whose rows another one's are compared with: the eager one of its model."""
+    if kind in MOE:
+        return f"{MOE[kind]['model']}_eager"
+    return "steered_eager_v2" if kind in STEERED else "eager_v2"
+
+
+def entry_of(kind: str, folder: Path) -> dict[str, Any]:
+    """What the report says of an engine that ran."""
+    if not (folder / f"{reference_of(kind)}.json").exists():
+        return {"error": f"{reference_of(kind)} left no rows to compare with"}
+    entry = steered_entry if kind in STEERED else moe_entry if kind in MOE else plain_entry
+    return entry(kind, folder)
+
+
 def moe_entry(kind: str, folder: Path) -> dict[str, Any]:
     """Compare each stream's rows with those of the eager engine of the model.
 
     A token that rounding sends to another expert has other rows from there on; they are few.
     """
     own = load_file(folder / f"{kind}.safetensors")
-    model = "qwen3_moe" if kind.startswith("qwen3_moe") else "mixtral"
-    expected = load_file(folder / f"{model}_eager.safetensors")
+    expected = load_file(folder / f"{reference_of(kind)}.safetensors")
     entry: dict[str, Any] = told(kind, folder)["facts"]
     for name, rows in own.items():
         entry[name] = compare(rows, expected[name]) | {"rows": len(rows), "all": len(expected[name])}
@@ -86,12 +100,9 @@ def plain_entry(kind: str, folder: Path) -> dict[str, Any]:
 
 def steered_entry(kind: str, folder: Path) -> dict[str, Any]:
     """Compare one steered engine's prompts' rows with the eager one's."""
-    own = told(kind, folder)
-    reference = folder / "steered_eager_v2.safetensors"
-    if not reference.exists():
-        return {**own["facts"], "error": "the eager engine left no rows to compare with"}
-    rows, expected = load_file(folder / f"{kind}.safetensors"), load_file(reference)
-    facts: dict[str, Any] = own["facts"]
+    facts: dict[str, Any] = told(kind, folder)["facts"]
+    rows = load_file(folder / f"{kind}.safetensors")
+    expected = load_file(folder / f"{reference_of(kind)}.safetensors")
     return facts | {f"{name} prefill": compare(rows[name], expected[name]) for name in rows}
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,6 +242,30 @@ def test_a_linear_layer_beside_the_experts_is_their_router(router: str, wrapped:
     (point,) = find_points(model, "router_logits", 4)
     assert point.module is linear
     assert (point.width, point.reads) == (8, "output")
+
+
+class Param2MoEMoEBlock(Block):
+    """Named as the block of vLLM 0.26 that multiplies by its gate's weights itself."""
+
+
+class Capped(Block):
+    """As Laguna's, whose logits are capped behind the gate."""
+
+    config = SimpleNamespace(moe_router_logit_softcapping=2.0)
+
+
+@pytest.mark.parametrize(
+    ("moe", "message"),
+    [
+        (Block(experts=Block(), gate=nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 8))), "no linear layer"),
+        (Param2MoEMoEBlock(experts=Block(), gate=nn.Linear(4, 8)), "no linear layer"),
+        (Capped(experts=Block(), gate=nn.Linear(4, 8)), "are capped behind it"),
+    ],
+)
+def test_a_layer_that_does_not_give_the_routers_logits_is_not_taken(moe: nn.Module, message: str) -> None:
+    model = Block(layers=nn.ModuleList([Block(mlp=moe)]))
+    with pytest.raises(UnsupportedEngineError, match=f"Block, layer 0: .*{message}"):
+        find_points(model, "router_logits", 4)
 
 
 def source_of(name: str, model_file: str) -> ast.ClassDef:

@@ -36,3 +36,9 @@ def test_no_rows_and_rows_without_values() -> None:
     assert pick_rows(rows, torch.empty(0, dtype=torch.int64)).shape == (2, 0, 8)
     assert pick_rows(rows[:, :, :0], torch.tensor([1, 2])).shape == (2, 2, 0)
     assert without_gaps(rows[:, :0]).shape == (2, 0, 8)
+
+
+def test_rows_whose_values_lie_apart_are_taken_as_they_are() -> None:
+    apart = torch.arange(96, dtype=torch.bfloat16).view(2, 3, 16)[:, :, ::2]
+    assert torch.equal(pick_rows(apart, torch.tensor([2, 0])), apart[:, [2, 0]])
+    assert torch.equal(without_gaps(apart), apart)
