@@ -241,8 +241,8 @@ def _gate_point(layer_id: int, block: nn.Module) -> TapPoint | None:
         gates = gates or _linear_gates(modules[parent])
     if not gates and parents:
         raise UnsupportedEngineError(
-            f"there are experts, but no linear layer named {' or '.join(_GATES)} beside them gives their router's "
-            "logits, so router_logits can't be read"
+            f"there are experts, but no linear layer named {' or '.join(_GATES)} beside them gives their "
+            "router's logits, so router_logits can't be read"
         )
     if not gates:
         return None
