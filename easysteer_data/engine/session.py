@@ -69,6 +69,7 @@ class CaptureSession:
         self._device = engine.facts[0].device
         self._buffer_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
         self._memory_bytes = memory_bytes
+        self._max_tokens = engine.max_num_batched_tokens
         self._llm = engine.llm
         self._in_process = all(fact.pid == os.getpid() for fact in engine.facts)
         self._channel: Channel | None = None
@@ -119,7 +120,7 @@ class CaptureSession:
         """The mailboxes, and what memory beside them is kept."""
         in_all = self._memory_bytes
         each = self._buffer_bytes if in_all is None else share_of_each(shapes, in_all // 4)
-        mailboxes = mailboxes_of(self._llm, mailbox_sizes(shapes, each))
+        mailboxes = mailboxes_of(self._llm, mailbox_sizes(shapes, each, self._max_tokens))
         mailboxes.rows.limit(max(mailboxes.n_bytes) if in_all is None else in_all - in_all // 4)
         return mailboxes
 

@@ -24,15 +24,19 @@ def share_of_each(shapes: Sequence[BlockShape], bytes_in_all: int) -> int:
     return max(bytes_in_all // max(1, len(giving)), N_BOXES * _in_boxes(least))
 
 
-def mailbox_sizes(shapes: Sequence[BlockShape], bytes_each: int) -> list[int]:
-    """Bytes of each rank's boxes: as given where it hands rows over, elsewhere as their labels take.
+def mailbox_sizes(shapes: Sequence[BlockShape], bytes_each: int, max_tokens: int) -> list[int]:
+    """Bytes of each rank's boxes: as given where it hands rows over, elsewhere as a step's labels take.
 
-    All of a GPU's mailbox is locked in memory, used or not.
+    All of a GPU's mailbox is locked in memory, used or not, which takes long: its size must not change with
+    the layers that are asked for.
+
+    Args:
+        shapes: what a block of each rank holds.
+        bytes_each: of a rank that hands rows over.
+        max_tokens: tokens in one step at most.
     """
-    box_bytes = bytes_each // N_BOXES
-    n_rows = min((shape.max_rows(box_bytes) for shape in shapes if shape.streams), default=0)
-    labels = N_BOXES * _in_boxes(BlockShape({}).n_bytes(n_rows, has_values=False))
-    return [bytes_each if shape.streams else labels for shape in shapes]
+    labels = N_BOXES * _in_boxes(BlockShape({}).n_bytes(max_tokens, has_values=False))
+    return [bytes_each if shape.streams else min(labels, bytes_each) for shape in shapes]
 
 
 def kept_rows(shapes: Sequence[BlockShape]) -> int:

@@ -59,6 +59,11 @@ class TappedEngine:
         """Prompts in one step at most."""
         return int(self.llm.llm_engine.vllm_config.scheduler_config.max_num_seqs)
 
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens in one step at most."""
+        return int(self.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens)
+
     def shape(
         self, stream: Stream, layers: Sequence[int] | None, dtype: str | torch.dtype | None = None
     ) -> StreamShape:

@@ -37,13 +37,13 @@ def test_the_longest_rows_fit_a_box_a_few_times_however_small_the_bound_is(
 
 
 @pytest.mark.parametrize("bytes_each", [2**20, 2**30])
-def test_a_rank_without_rows_gets_room_for_the_labels_of_as_many(bytes_each: int) -> None:
-    shapes = [layers_of(2, 64), NONE]
-    sizes = mailbox_sizes(shapes, bytes_each)
-    assert sizes[0] == bytes_each
-    assert sizes[1] < bytes_each / 10
-    n_rows = [shape.max_rows(n // N_BOXES) for shape, n in zip(shapes, sizes, strict=True)]
-    assert n_rows[1] >= n_rows[0]
+def test_a_rank_without_rows_gets_room_for_the_labels_of_a_step_whatever_the_layers(bytes_each: int) -> None:
+    sizes = [mailbox_sizes([layers_of(n, 64), NONE], bytes_each, 1000) for n in (1, 2, 30)]
+    assert sizes[0] == sizes[1] == sizes[2]
+    given, labels = sizes[0]
+    assert given == bytes_each
+    assert labels <= min(N_BOXES * 13_000, bytes_each)
+    assert NONE.max_rows(labels // N_BOXES) >= min(1000, layers_of(1, 64).max_rows(bytes_each // N_BOXES))
 
 
 def test_mailboxes_are_as_large_as_was_asked_of_each_and_less_where_there_is_less_room(
