@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from easysteer_data import capture, capture_stream
+from easysteer_data.engine.channel import remove_mailboxes
 from easysteer_data.engine.session import CaptureSession
 from easysteer_data.errors import SettingsError
 
@@ -80,4 +81,27 @@ def test_rows_stay_as_they_are_while_later_captures_run(
     for result, one in zip(kept, 2 * expected, strict=True):
         for layer_id in (0, 2):
             assert result.rows(layer_id).is_contiguous()
+            assert torch.equal(result.rows(layer_id), one.rows(layer_id))
+
+
+def test_rows_are_the_same_where_their_memory_is_bounded_in_all(
+    engines: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the stage bounds it on a GPU: a quarter is shared memory."""
+    llm = engines.get(tiny_model, streams=("hidden_states", "attention_heads"))
+    expected = [capture(llm, PROMPTS[i : i + 3], layers=[0, 2]) for i in range(0, 36, 3)]
+    sessions: list[CaptureSession] = []
+
+    def bounded(*args: Any, groups: int, **_: Any) -> CaptureSession:
+        sessions.append(CaptureSession(*args, memory_bytes=2**24, groups=range(0, 36, groups)))
+        return sessions[-1]
+
+    monkeypatch.setattr("easysteer_data.hidden_states.stream.CaptureSession", bounded)
+    monkeypatch.setattr(CaptureSession, "in_place", ("cpu",))
+    remove_mailboxes(llm)
+    parts = list(capture_stream(llm, PROMPTS[:36], layers=[0, 2], batch_prompts=3))
+    assert [n for session in sessions for n in session._mailboxes.n_bytes] == [2**22]
+    remove_mailboxes(llm)
+    for result, one in zip(parts, expected, strict=True):
+        for layer_id in (0, 2):
             assert torch.equal(result.rows(layer_id), one.rows(layer_id))
