@@ -212,7 +212,14 @@ def find_points(model: nn.Module, stream: Stream, hidden_size: int) -> list[TapP
             points.append(_point(layer_id, block, norms.get(layer_id), stream, hidden_size))
         except UnsupportedEngineError as error:
             raise UnsupportedEngineError(f"{type(model).__name__}, layer {layer_id}: {error}") from None
-    return [point for point in points if point is not None]
+    found = [point for point in points if point is not None]
+    # So does the Transformers backend of vLLM 0.26.
+    if stream == "attention_heads" and not found and getattr(model, "attention_instances", None):
+        raise UnsupportedEngineError(
+            f"{type(model).__name__} keeps its attention outside its blocks in this vLLM, so attention_heads "
+            "can't be read; a later vLLM has it in them"
+        )
+    return found
 
 
 def _point(

@@ -268,6 +268,16 @@ def test_a_layer_that_does_not_give_the_routers_logits_is_not_taken(moe: nn.Modu
         find_points(model, "router_logits", 4)
 
 
+def test_attention_that_lies_outside_the_blocks_is_told_of() -> None:
+    """As in the Transformers backend of vLLM 0.26; such a model is not one without attention."""
+    model = Block(layers=nn.ModuleList([Block(o_proj=nn.Linear(4, 4))]))
+    assert find_points(model, "attention_heads", 4) == []
+    model.attention_instances = {0: object()}  # type: ignore[assignment]
+    with pytest.raises(UnsupportedEngineError, match="Block keeps its attention outside its blocks"):
+        find_points(model, "attention_heads", 4)
+    assert len(find_points(model, "hidden_states", 4)) == 1
+
+
 def source_of(name: str, model_file: str) -> ast.ClassDef:
     """A class in a file of this vLLM's models."""
     path = Path(vllm.__file__).parent / "model_executor" / "models" / f"{model_file}.py"
