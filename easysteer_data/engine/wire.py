@@ -83,7 +83,8 @@ class StartOrder:
         """Return a dict that msgpack can carry."""
         layers = {stream: list(ids) for stream, ids in self.layers.items()}
         values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"layers": layers, "dtypes": dict(self.dtypes)}
+        groups = self.groups if self.groups is None or isinstance(self.groups, int) else list(self.groups)
+        return values | {"layers": layers, "dtypes": dict(self.dtypes), "groups": groups}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> StartOrder:

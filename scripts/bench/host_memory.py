@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -18,9 +19,10 @@ def used_bytes() -> int:
     Shared memory of one is taken to be that of the others: the largest of them counts.
     """
     own, shared = 0, [0]
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
         try:
-            lines = open(f"/proc/{process.pid}/status").read().splitlines()  # noqa: SIM115, PTH123
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         except OSError:  # it has ended
             continue
         sizes = {
