@@ -90,6 +90,7 @@ class Feed:
         self._llm = llm
         self._sampling = sampling
         self._window = window
+        self._between_steps = _between_steps(llm, sampling.max_tokens)
         self._running: dict[str, int] = {}  # outer request id -> tag
         self._params: dict[bool, Any] = {}  # steered or not -> SamplingParams
 
@@ -129,7 +130,8 @@ class Feed:
         self._running.clear()
 
     def _fill(self, waiting: Iterator[Request | None]) -> None:
-        room = None if self._window is None else self._window - len(self._running)
+        bounds = [self._between_steps, None if self._window is None else self._window - len(self._running)]
+        room = min((bound for bound in bounds if bound is not None), default=None)
         ready = _until_none(islice(waiting, room))
         while requests := list(islice(ready, _AT_ONCE)):
             self._put(requests)
@@ -163,6 +165,19 @@ class Feed:
             except Exception as refused:
                 return SettingsError(f"prompt {request.tag}: vLLM refuses it: {refused}")
         return SettingsError(f"vLLM refuses the prompts: {error}")
+
+
+def _between_steps(llm: Any, max_tokens: int) -> int | None:
+    """Prompts to put in between two steps at most, None = no bound.
+
+    A pipeline runs some batches in turn, and is as fast as they are even. Which prompts are in which is what
+    has come when each is begun: with all at once, nearly all of them are in one. So few at a time, and as many
+    as keep the engine full.
+    """
+    config = llm.llm_engine.vllm_config
+    if config.parallel_config.pipeline_parallel_size == 1 or max_tokens == 1:
+        return None
+    return max(_AT_ONCE, 2 * config.scheduler_config.max_num_seqs // max_tokens)
 
 
 def _until_none(requests: Iterator[Request | None]) -> Iterator[Request]:
