@@ -170,14 +170,14 @@ class Feed:
 def _between_steps(llm: Any, max_tokens: int) -> int | None:
     """Prompts to put in between two steps at most, None = no bound.
 
-    A pipeline runs some batches in turn, and is as fast as they are even. Which prompts are in which is what
-    has come when each is begun: with all at once, nearly all of them are in one. So few at a time, and as many
-    as keep the engine full.
+    A pipeline runs some batches in turn, and is as fast as they are even. What has come when a batch is begun
+    is in it: of prompts that are put in all at once, nearly all are in one. So few at a time, and as many as
+    keep the engine full.
     """
     config = llm.llm_engine.vllm_config
     if config.parallel_config.pipeline_parallel_size == 1 or max_tokens == 1:
         return None
-    return max(_AT_ONCE, 2 * config.scheduler_config.max_num_seqs // max_tokens)
+    return max(_AT_ONCE, 2 * int(config.scheduler_config.max_num_seqs) // max_tokens)
 
 
 def _until_none(requests: Iterator[Request | None]) -> Iterator[Request]:

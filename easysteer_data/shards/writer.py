@@ -14,6 +14,7 @@ from typing import Self
 
 from easysteer_data.errors import BadShardError, RunError
 from easysteer_data.shards import layout
+from easysteer_data.shards.check import check_shard
 from easysteer_data.shards.durable import append_durably, sync_folder
 from easysteer_data.shards.header import Json, RunHeader
 from easysteer_data.shards.index import layer_keys
@@ -22,7 +23,8 @@ from easysteer_data.shards.lock import FolderLock
 from easysteer_data.shards.manifest import Manifest, check_entry, refuse_gaps
 from easysteer_data.shards.resume import claim_folder, lock_folder
 from easysteer_data.shards.shard_files import write_file, write_shard
-from easysteer_data.shards.space import shard_bytes, write_failures_explained
+from easysteer_data.shards.shard_work import ShardWork
+from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
 from easysteer_data.shards.statistics_file import StatisticsMerge
 from easysteer_data.shards.taking import take_file
 from easysteer_data.types import CapturedShard, OnExisting
@@ -51,7 +53,9 @@ class RunWriter:
         self._lock = lock
         self._min_free_bytes = min_free_bytes
         self._committing = Lock()
+        self._beginning = Lock()
         self._writing: dict[int, int] = {}  # number -> bytes, of shards that some thread is writing
+        self._begun: dict[int, ShardWork] = {}  # of these, those that were begun before all rows were there
         self.header = header
         self._merge = StatisticsMerge(layer_keys(header.layers))
 
@@ -91,6 +95,8 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        while self._begun:
+            self._begun.popitem()[1].drop()
         self._lock.release()
 
     @property
@@ -113,6 +119,48 @@ class RunWriter:
                 shard is not committed, the folder can be continued.
             ProofError: a row is not finite, or overflows the storage type.
         """
+        with self._beginning:
+            work = self._begun.pop(shard.number, None)
+        min_free_bytes = 0 if work is not None else self._reserve(shard)
+        try:
+            entry = write_shard(self.out, self.header, shard, min_free_bytes, work)
+            self._commit(entry)
+        finally:
+            del self._writing[shard.number]
+        return entry
+
+    def begin(self, shard: CapturedShard) -> ShardWork | None:
+        """Begin to write a shard whose labels are known and whose rows are still coming; `write` follows.
+
+        What is written before is of no effect unless `write` is given rows with the same labels in the same
+        memory.
+
+        Args:
+            shard: as for `write`; of the prompts, what was generated does not matter.
+
+        Returns:
+            What the layers are to be begun with as they come; None where the shard can't be begun: `write`
+            then says why.
+        """
+        with self._beginning:
+            try:
+                check_shard(shard, self.header)
+                min_free_bytes = self._reserve(shard)
+            except RunError:
+                return None
+            try:
+                if min_free_bytes:
+                    check_space(self.out, shard_bytes(self.header, len(shard.index)), min_free_bytes)
+                work = self._begun[shard.number] = ShardWork(self.out, self.header, shard)
+            except BaseException as error:
+                del self._writing[shard.number]
+                if isinstance(error, RunError):
+                    return None
+                raise
+        return work
+
+    def _reserve(self, shard: CapturedShard) -> int:
+        """Note that a shard is being written; return the bytes that it must leave free, 0 = no check."""
         with self._committing:
             self._refuse_committed(shard.number)
             if shard.number in self._writing:
@@ -120,13 +168,7 @@ class RunWriter:
             # What other threads are writing is not on the disk yet, or not all of it.
             reserved = sum(self._writing.values())
             self._writing[shard.number] = shard_bytes(self.header, len(shard.index))
-        try:
-            min_free_bytes = self._min_free_bytes and self._min_free_bytes + reserved
-            entry = write_shard(self.out, self.header, shard, min_free_bytes)
-            self._commit(entry)
-        finally:
-            del self._writing[shard.number]
-        return entry
+        return self._min_free_bytes and self._min_free_bytes + reserved
 
     def adopt(self, entry: ShardEntry, source: Path, *, keep: bool) -> None:
         """Commit a shard whose files were written into another folder by `write_shard`.

@@ -28,7 +28,7 @@ def driver_phases() -> Iterator[dict[str, float]]:
     from easysteer_data.engine.session import CaptureSession
     from easysteer_data.engine.tapped import TappedEngine
     from easysteer_data.hidden_states import stream
-    from easysteer_data.shards import layer_tar, shard_files, writer
+    from easysteer_data.shards import layer_tar, layer_work, shard_work, writer
 
     begun_s = time.perf_counter()
     seconds: dict[str, float] = defaultdict(float)
@@ -73,8 +73,8 @@ def driver_phases() -> Iterator[dict[str, float]]:
             (stream, "capture_result", "result"),
             (CaptureSession, "__exit__", "session end"),
             (ShardProver, "prove", "shards: prove"),
-            (shard_files, "_statistics", "shards: wait for statistics"),
-            (shard_files, "sum_part", "shards: sums"),
+            (shard_work.ShardWork, "result", "shards: wait for layers"),
+            (layer_work, "sum_part", "shards: sums"),
             (layer_tar.LayerTarWriter, "write", "shards: layers' files"),
             (layer_tar.LayerTarWriter, "digest", "shards: hashes"),
             (writer.RunWriter, "write", "shards: write"),

@@ -17,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from easysteer_data.shards import LabelHeader, RunHeader, StreamHeader, plan_shards, shard_files, side_by_side
+from easysteer_data.shards import LabelHeader, RunHeader, StreamHeader, plan_shards, shard_files, shard_work
+from easysteer_data.shards import side_by_side as side
 from easysteer_data.types import SPLITS, CapturedPrompt, CapturedShard, Prompt, RowIndex
 
 N_TOKENS = 512  # of a prompt
@@ -59,11 +61,11 @@ def made_shard(
     return header, CapturedShard(0, prompts, index, {"hidden_states": values})
 
 
-def measured(header: RunHeader, shard: CapturedShard) -> None:
+def measured(folder: Path, header: RunHeader, shard: CapturedShard) -> None:
     """The statistics of a shard's layers, which no file is written of."""
-    with side_by_side.SideBySide() as beside:
-        for key, parts in shard_files._sum_layers(header, shard, beside).items():
-            shard_files._statistics(header, shard, key, parts)
+    with shard_work.ShardWork(folder, replace(header, rows=False), shard) as work:
+        work.begin_all()
+        work.result()
 
 
 def main() -> None:
@@ -82,14 +84,14 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="shard-bench-", dir=arguments.out or "/dev/shm"))  # noqa: S108
     shard_files.make_folders(folder, header)
     cases: dict[str, Callable[[], object]] = {
-        "statistics": lambda: measured(header, shard),
+        "statistics": lambda: measured(folder, header, shard),
         "all": lambda: shard_files.write_shard(folder, header, shard),
     }
     found: dict[tuple[str, int], list[float]] = {}
     try:
         for _ in range(arguments.turns):
             for n_threads in arguments.threads:
-                side_by_side.N_THREADS = n_threads
+                side.N_THREADS = n_threads
                 for name, action in cases.items():
                     begun = time.perf_counter()
                     action()
