@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from easysteer_data.capture_run.collector import CollectedShard, Completion
 from easysteer_data.capture_run.plan import CapturePlan
-from easysteer_data.engine.proof import FinishedPrompt, Rules, prove
+from easysteer_data.engine.proof import FinishedPrompt, Rules, expected_rows, prove
 from easysteer_data.engine.wire import StreamShape
 from easysteer_data.errors import EngineError
 from easysteer_data.types import CapturedPrompt, CapturedShard, Prompt, Stream
@@ -38,6 +40,21 @@ class ShardProver:
         if tuple(output.prompt_token_ids or ()) != prompt.token_ids:
             raise EngineError(f"{where}: the engine ran other tokens than were given")
         return Completion(made.text, tuple(made.token_ids))
+
+    def foreseen(
+        self, number: int, prompts: range, values: Mapping[Stream, Mapping[int, torch.Tensor]]
+    ) -> CapturedShard:
+        """A shard before its prompts have run, of rows of prompt tokens only: all but the completions.
+
+        Args:
+            number: the shard's.
+            prompts: its prompts.
+            values: stream -> layer id -> memory of its rows.
+        """
+        found = [self._plan.prompts[index] for index in prompts]
+        index, n_rows = expected_rows([self._finished(prompt, Completion("", ())) for prompt in found])
+        counted = zip(found, n_rows.tolist(), strict=True)
+        return CapturedShard(number, tuple(CapturedPrompt(prompt, n) for prompt, n in counted), index, values)
 
     def n_tokens(self, shard: CollectedShard) -> int:
         """Tokens that the model read or made for a shard."""

@@ -18,6 +18,7 @@ from easysteer_data.capture_run.destination import (
     local_folder,
     open_writer,
 )
+from easysteer_data.capture_run.early_shards import EarlyShards
 from easysteer_data.capture_run.engine_lease import EngineLease
 from easysteer_data.capture_run.executors.ray_capture import RayCapture
 from easysteer_data.capture_run.executors.ray_pool import RayPool
@@ -169,7 +170,7 @@ class _ShardCapture:
         settings, shards = self._plan.settings, self._writer.header.plan
         n_prompts = sum(shards[number][1] - shards[number][0] for number in todo)
         max_bytes = int(settings.shards.max_buffer_gb * 1e9) // 4
-        stream = ShardStream(self._plan, self._engine, self._shapes, shards, self._prover)
+        stream = ShardStream(self._plan, self._engine, self._shapes, shards, self._prover, self._early())
         with (
             CaptureProgress(n_prompts, shown=settings.progress) as self._progress,
             Background(self._finish, max_bytes, _N_SHARDS_AT_ONCE) as background,
@@ -180,6 +181,12 @@ class _ShardCapture:
                 self._progress.add_outputs(finished)
 
             stream.run(todo, lambda shard: background.put(shard, shard.n_bytes), after_step)
+
+    def _early(self) -> EarlyShards | None:
+        """What begins with shards before their steps have ended, where it is known what will come."""
+        if isinstance(self._writer, RunWriter) and EarlyShards.can_foresee(self._plan):
+            return EarlyShards(self._shapes, self._prover, self._writer)
+        return None
 
     def _finish(self, shard: CollectedShard) -> None:
         n_tokens = self._prover.n_tokens(shard)

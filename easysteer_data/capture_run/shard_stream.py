@@ -10,6 +10,7 @@ from easysteer_data.capture_run.plan import CapturePlan
 from easysteer_data.capture_run.prover import ShardProver
 from easysteer_data.cores import helper_threads, shared_pool
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
+from easysteer_data.engine.early_rows import EarlyRows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.row_store import RowStore
 from easysteer_data.engine.session import CaptureSession
@@ -30,6 +31,7 @@ class ShardStream:
         shapes: what is captured of each stream.
         shards: half-open prompt ranges of all shards.
         prover: takes the engine's outputs in.
+        early: called now and then with rows of steps that are still running, see CaptureSession.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class ShardStream:
         shapes: Mapping[Stream, StreamShape],
         shards: Sequence[tuple[int, int]],
         prover: ShardProver,
+        early: Callable[[Sequence[EarlyRows]], None] | None = None,
     ) -> None:
         self._plan = plan
         self._engine = engine
         self._shapes = shapes
         self._shards = shards
         self._prover = prover
+        self._early = early
         # Most rows of each prompt, of shards that are running and have no store yet. Where rows are reduced,
         # the engine records others than are counted.
         self._n_rows: dict[int, list[int]] = {}
@@ -77,6 +81,7 @@ class ShardStream:
             self._plan.selection.reduce,
             memory_bytes=int(max_buffer_gb * 1e9) if self._engine.facts[0].device == "cuda" else None,
             groups=[start for start, _ in self._shards],
+            early=self._early,
         ) as session:
 
             def open_store(number: int) -> RowStore | None:

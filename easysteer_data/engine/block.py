@@ -1,5 +1,6 @@
 """What the bytes of a block in a box mean: labels, largest values and rows of one engine step.
 
+A word a layer says whether its rows have arrived, for whoever does not wait for the others.
 Both ends compute the same places from the number of rows, so that no description travels.
 """
 
@@ -58,6 +59,7 @@ class BlockShape:
         for label in _LABELS:
             yield label, torch.int32, (n_rows,)
         for stream, one in self.streams.items():
+            yield f"arrived.{stream}", torch.int64, (one.n_layers,)
             yield f"peaks.{stream}", torch.float32, (one.n_layers, n_rows)
             yield f"values.{stream}", one.dtype, (one.n_layers, n_rows if has_values else 0, one.width)
 

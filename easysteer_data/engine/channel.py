@@ -18,6 +18,7 @@ from typing import Any, Self
 import torch
 
 from easysteer_data.engine.block import BlockShape
+from easysteer_data.engine.early_rows import EarlyLook, EarlyRows
 from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.mailbox import BOX_ALIGN, N_BOXES, Block, Mailbox
 from easysteer_data.engine.ranks import Ranks
@@ -83,6 +84,8 @@ class Channel:
         shapes: what a block of each holds.
         in_place: leave rows where they are, as far as there are boxes.
         idle_s: between two looks for blocks.
+        early: called by the thread at each look with the rows of steps that have begun since the last one;
+            only with one worker, whose rows are left where they are.
         look: called now and then while rows are waited for; raises if the engine has died.
     """
 
@@ -95,6 +98,7 @@ class Channel:
         *,
         in_place: bool,
         idle_s: float = 0.001,
+        early: Callable[[Sequence[EarlyRows]], None] | None = None,
     ) -> None:
         self._ranks = ranks
         self._shapes = shapes
@@ -102,6 +106,8 @@ class Channel:
         self._idle_s = idle_s
         self._look = look
         self._mailboxes = mailboxes.of_rank
+        self._early = early if in_place and len(shapes) == 1 else None
+        self._early_look = EarlyLook(self._mailboxes[0], shapes[0])
         self._n_seen = [0 for _ in shapes]
         self._chunks: list[deque[Chunk]] = [deque() for _ in shapes]
         self._lock = threading.Lock()
@@ -154,6 +160,8 @@ class Channel:
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
+                if self._early is not None:
+                    self._early(self._early_look.new())
                 if not self._drain():
                     self._ended.wait(self._idle_s)
         except Exception as error:  # raised by the next take

@@ -26,12 +26,16 @@ class Lane:
 
     Attributes:
         n_buffers: buffers of rows that are filled in turn, so that one can be copied out meanwhile.
+        one: int64 [1] on the device, a one to be copied.
         sorts: whether rows of several steps go out in order of their prompts, which costs a GPU next to
             nothing and saves the host short copies.
     """
 
     n_buffers = 1
     sorts = False
+
+    def __init__(self) -> None:
+        self.one = torch.ones(1, dtype=torch.int64)
 
     def register(self, mailbox: Mailbox) -> None:
         """Make a mailbox ready to be copied into."""
@@ -74,6 +78,7 @@ class CUDALane(Lane):
     sorts = True
 
     def __init__(self, device: torch.device, max_tokens: int) -> None:
+        self.one = torch.ones(1, dtype=torch.int64, device=device)
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copied = [_event() for _ in range(self.n_buffers)]
         self._count = torch.zeros(1, dtype=torch.int64, device=device)

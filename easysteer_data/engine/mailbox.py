@@ -22,8 +22,10 @@ N_BOXES = 64
 BOX_ALIGN = 64  # bytes of a box are a multiple
 _ENTRY = 4  # box, bytes, rows, whether rows have values
 _HEADER_BYTES = 4096
-_PUBLISHED, _COMPLETED, _FAILED, _CLOSED, _KEPT = range(0, 5 * 8, 8)  # each in a cache line of its own
+# Each in a cache line of its own.
+_PUBLISHED, _COMPLETED, _FAILED, _CLOSED, _KEPT, _ANNOUNCED = range(0, 6 * 8, 8)
 _TABLE, _USED = 64, 64 + N_BOXES * _ENTRY  # blocks by number, and one word a box: 1 = in use
+_EARLY = _USED + N_BOXES  # box and rows of blocks that are announced before they are filled
 _POLL_S = 0.0001
 
 
@@ -74,6 +76,7 @@ class Mailbox:
         self._words = np.frombuffer(self._memory, np.int64, _HEADER_BYTES // 8)
         self._table = self._words[_TABLE:_USED].reshape(N_BOXES, _ENTRY)
         self._used = self._words[_USED : _USED + N_BOXES]
+        self._early = self._words[_EARLY : _EARLY + 2 * N_BOXES].reshape(N_BOXES, 2)
         self.whole = torch.frombuffer(self._memory, dtype=torch.uint8)
         self.completed = self.whole[:_HEADER_BYTES].view(torch.int64)[_COMPLETED : _COMPLETED + 1]
 
@@ -155,6 +158,12 @@ class Mailbox:
         self._table[number % N_BOXES] = (box, n_bytes, n_rows, has_values)
         self._words[_PUBLISHED] = number + 1
 
+    def announce(self, box: int, n_rows: int) -> None:
+        """The writer's: say that a block is begun whose labels are there; it may still be given up."""
+        number = int(self._words[_ANNOUNCED])
+        self._early[number % N_BOXES] = (box, n_rows)
+        self._words[_ANNOUNCED] = number + 1
+
     def keep_back(self, kept: bool) -> None:
         """The writer's: say whether it has rows that it has not announced."""
         self._words[_KEPT] = kept
@@ -170,6 +179,13 @@ class Mailbox:
             box, n_bytes, n_rows, has_values = self._table[number % N_BOXES].tolist()
             found.append(Block(number, box, n_bytes, n_rows, bool(has_values)))
         return found
+
+    def announced(self, seen: int) -> list[tuple[int, int]]:
+        """The reader's: (box, rows) of the blocks that were begun after the first `seen` ones."""
+        return [
+            (int(self._early[number % N_BOXES, 0]), int(self._early[number % N_BOXES, 1]))
+            for number in range(seen, int(self._words[_ANNOUNCED]))
+        ]
 
     def hold(self, block: Block) -> torch.Tensor:
         """The reader's: a block's bytes where they lie; its box comes back when their last view is gone."""

@@ -111,16 +111,23 @@ class Outlet:
             groups if groups is None or isinstance(groups, int) else np.array(groups, dtype=np.int64)
         )
 
-    def reserve(self, prompts: np.ndarray) -> tuple[OpenBlock, ...] | None:
-        """Blocks for rows of these prompts [n], so that values can be copied as they come.
+    def reserve(self, prompt: np.ndarray, position: np.ndarray) -> tuple[OpenBlock, ...] | None:
+        """Blocks for rows of these labels, int32 [n], so that values can be copied as they come.
 
-        None where there are not enough boxes just now: then `put` waits for them one by one.
+        The driver is told of them, and may look at layers that have come. None where there are not enough
+        boxes just now: then `put` waits for them one by one.
         """
-        parts = list(cut_rows(prompts, self._block_rows, self._groups))
+        parts = list(cut_rows(prompt, self._block_rows, self._groups))
         boxes = self._opened.take_boxes(len(parts))
         if boxes is None:
             return None
-        return tuple(self._open(rows, box, has_values=True) for rows, box in zip(parts, boxes, strict=True))
+        blocks = tuple(self._open(rows, box, has_values=True) for rows, box in zip(parts, boxes, strict=True))
+        for block in blocks:
+            self._label(block, prompt[block.rows], position[block.rows])
+            for stream in self._shape.streams:
+                block.views[f"arrived.{stream}"].zero_()
+            self._opened.announce(block.box, block.rows.stop - block.rows.start)
+        return blocks
 
     def cancel(self, blocks: Sequence[OpenBlock]) -> None:
         """Give reserved boxes back, with nothing in them."""
@@ -133,6 +140,7 @@ class Outlet:
         """Copy one layer's rows [n, width] of a step into its blocks."""
         for block in blocks:
             self._lane.copy(block.views[f"values.{stream}"][place], values[block.rows])
+            self._lane.copy(block.views[f"arrived.{stream}"][place : place + 1], self._lane.one)
 
     def publish(self, blocks: Sequence[OpenBlock], rows: StepRows, streams: Sequence[Stream]) -> None:
         """Copy the rest into reserved blocks and announce them.
@@ -174,10 +182,13 @@ class Outlet:
             views = self._shape.views(self._opened.box(box, n_bytes), n_rows, has_values=has_values)
         return OpenBlock(rows, box, n_bytes, has_values, views)
 
+    def _label(self, block: OpenBlock, prompt: np.ndarray, position: np.ndarray) -> None:
+        block.views["prompt"].copy_(torch.from_numpy(prompt))
+        block.views["position"].copy_(torch.from_numpy(position))
+
     def _publish(self, block: OpenBlock, rows: StepRows, streams: Sequence[Stream]) -> None:
         mailbox, views = self._opened, block.views
-        views["prompt"].copy_(torch.from_numpy(rows.prompt))
-        views["position"].copy_(torch.from_numpy(rows.position))
+        self._label(block, rows.prompt, rows.position)
         self._lane.copy(views["token_id"], rows.token_id)
         for stream in self._shape.streams:
             self._lane.copy(views[f"peaks.{stream}"], rows.peaks[stream])

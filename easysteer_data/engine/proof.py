@@ -119,10 +119,7 @@ def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -
         ProofError: names the prompt, the layer and the position of the first row that is wrong.
     """
     chunks = recorded.chunks
-    expected = [prompt.expected() for prompt in prompts]
-    if rules.reduce == "last":
-        expected = [(positions[-1:], tokens[-1:]) for positions, tokens in expected]
-    index = _expected_index(prompts, expected)
+    index, n_rows = expected_rows(prompts, rules.reduce)
     names = {prompt.prompt: prompt.name for prompt in prompts}
     chosen = _choose(chunks, index, names)
     gates: Counter[str] = Counter()
@@ -132,11 +129,23 @@ def prove(recorded: Recorded, prompts: Sequence[FinishedPrompt], rules: Rules) -
         gates += _check_peaks(peaks, index, names, stream, rules)
         if rules.reduce != "mean":
             values[stream] = _gathered([chunk.values[stream] for chunk in chunks], chosen, shape)
-    n_rows = np.array([len(positions) for positions, _ in expected], dtype=np.int64)
     if rules.reduce == "mean":
         values = _means(recorded, prompts, index, n_rows, rules)
         index, n_rows = _last_of_each(index, n_rows), np.minimum(n_rows, 1)
     return ProvenRows(index, values, tuple(n_rows.tolist()), dict(gates))
+
+
+def expected_rows(
+    prompts: Sequence[FinishedPrompt], reduce: Reduce | None = None
+) -> tuple[RowIndex, np.ndarray]:
+    """Labels of the rows that must be recorded of these prompts, and how many of each: int64 [n_prompts]."""
+    expected = [prompt.expected() for prompt in prompts]
+    if reduce == "last":
+        expected = [(positions[-1:], tokens[-1:]) for positions, tokens in expected]
+    n_rows = np.array([len(positions) for positions, _ in expected], dtype=np.int64)
+    owner = np.repeat(np.array([prompt.prompt for prompt in prompts], dtype=np.int32), n_rows)
+    columns = [owner, *(_join([e[i] for e in expected]) for i in range(2))]
+    return RowIndex(*(torch.from_numpy(column) for column in columns)), n_rows
 
 
 def _means(
@@ -179,15 +188,8 @@ def _last_of_each(index: RowIndex, n_rows: np.ndarray) -> RowIndex:
     return RowIndex(index.prompt[last], index.position[last], index.token_id[last])
 
 
-def _expected_index(
-    prompts: Sequence[FinishedPrompt], expected: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> RowIndex:
-    owner = [np.full(len(e[0]), p.prompt, dtype=np.int32) for p, e in zip(prompts, expected, strict=True)]
-    return RowIndex(*(_join(parts) for parts in (owner, [e[0] for e in expected], [e[1] for e in expected])))
-
-
-def _join(parts: Sequence[np.ndarray]) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(parts)) if parts else torch.empty(0, dtype=torch.int32)
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
 
 
 def _keys(prompt: torch.Tensor, position: torch.Tensor) -> np.ndarray:

@@ -154,7 +154,7 @@ class Recorder:
             self._hand_over_kept()
         first_slot = self._slots.place(wanted.token, geometry.input_ids, beside=self._kept is not None)
         if n:
-            blocks = self._outlet.reserve(wanted.prompt) if self._goes_early(n) else None
+            blocks = self._outlet.reserve(wanted.prompt, wanted.position) if self._goes_early(n) else None
             self._step = RowBatch(first_slot, (wanted,), blocks)
 
     def _is_small(self, n_rows: int) -> bool:

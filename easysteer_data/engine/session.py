@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, get_args
 
 from easysteer_data.engine.block import BlockShape
 from easysteer_data.engine.channel import Channel, Mailboxes, mailboxes_of
+from easysteer_data.engine.early_rows import EarlyRows
 from easysteer_data.engine.frozen_heap import FrozenHeap
 from easysteer_data.engine.host_memory import HostMemory
 from easysteer_data.engine.proof import Recorded
@@ -45,6 +46,7 @@ class CaptureSession:
         memory_bytes: what rows may take in all instead: a quarter is shared by the workers together, the rest
             bounds what is kept.
         groups: prompts whose rows are wanted together; see StartOrder.
+        early: see Channel.
     """
 
     in_place = ("cuda",)  # devices whose rows are left where they arrive; see `channel.py`
@@ -58,6 +60,7 @@ class CaptureSession:
         buffer_bytes: int | None = None,
         memory_bytes: int | None = None,
         groups: Groups | None = None,
+        early: Callable[[Sequence[EarlyRows]], None] | None = None,
     ) -> None:
         if reduce not in (None, *get_args(Reduce)):
             raise SettingsError(f"reduce is {reduce!r}; choose last, mean or None")
@@ -66,6 +69,7 @@ class CaptureSession:
         self._ranks = engine.ranks
         self._budget_rows = budget_rows
         self._groups = groups
+        self._early = early
         self._device = engine.facts[0].device
         self._buffer_bytes = buffer_bytes or MAILBOX_BYTES[self._device]
         self._memory_bytes = memory_bytes
@@ -93,7 +97,15 @@ class CaptureSession:
                 spool=None if self._in_process else str(mailboxes.folder),
             )
             in_place, idle_s = self._device in self.in_place, _IDLE_S[self._device]
-            channel = Channel(mailboxes, self._ranks, shapes, self._look, in_place=in_place, idle_s=idle_s)
+            channel = Channel(
+                mailboxes,
+                self._ranks,
+                shapes,
+                self._look,
+                in_place=in_place,
+                idle_s=idle_s,
+                early=self._early,
+            )
             self._llm.collective_rpc("easysteer_start", args=(order.to_wire(),))
             self._channel = channel.__enter__()
             self._heap.__enter__()

@@ -62,6 +62,11 @@ class ShardWork:
             and _places(shard) == _places(ours)
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether none of it goes on."""
+        return self._ended
+
     def begin_all(self) -> None:
         """Begin with the layers that have not begun."""
         for key in layer_keys(self._header.layers):

@@ -1,0 +1,130 @@
+"""A shard that is begun before all its rows are there ends as one that is not, or leaves nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from easysteer_data.errors import ProofError, RunError
+from easysteer_data.shards import RunWriter, layout
+from easysteer_data.shards.index import layer_keys
+from easysteer_data.types import CapturedPrompt, CapturedShard
+from tests.shards.made import Made, files_of, make_run, write_run
+
+
+@pytest.fixture
+def made() -> Made:
+    return make_run()
+
+
+def to_come(shard: CapturedShard) -> CapturedShard:
+    """The shard before it is captured: no row is there, and nothing was generated."""
+    return replace(
+        shard,
+        prompts=tuple(CapturedPrompt(captured.prompt, captured.n_rows) for captured in shard.prompts),
+        values={
+            stream: {layer_id: torch.full_like(rows, torch.nan) for layer_id, rows in layers.items()}
+            for stream, layers in shard.values.items()
+        },
+    )
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not path.is_file():
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.01)
+
+
+def test_layers_are_written_as_they_come_and_the_run_has_the_bytes_of_any_other(
+    tmp_path: Path, made: Made
+) -> None:
+    write_run(tmp_path / "a", made)
+    with RunWriter.open(tmp_path / "b", made.header) as writer:
+        for shard in made.shards:
+            coming = to_come(shard)
+            work = writer.begin(coming)
+            assert work is not None
+            for stream, layer_id in layer_keys(made.header.layers)[:-1]:
+                coming.values[stream][layer_id].copy_(shard.values[stream][layer_id])
+                work.begin((stream, layer_id))
+                wait_for(tmp_path / "b" / layout.tar_name(stream, layer_id, shard.number))
+            assert shard.number not in writer.done
+            stream, layer_id = layer_keys(made.header.layers)[-1]
+            coming.values[stream][layer_id].copy_(shard.values[stream][layer_id])
+            writer.write(replace(shard, values=coming.values))
+            assert work.has_ended
+        writer.close()
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize("other", ["memory", "labels"])
+def test_what_was_begun_of_other_rows_is_written_anew(tmp_path: Path, made: Made, other: str) -> None:
+    write_run(tmp_path / "a", made)
+    with RunWriter.open(tmp_path / "b", made.header) as writer:
+        for shard in made.shards:
+            coming = to_come(shard)
+            if other == "labels":
+                index = replace(shard.index, token_id=shard.index.token_id + 1)
+                coming = replace(coming, values=shard.values, index=index)
+            work = writer.begin(coming)
+            assert work is not None
+            for key in layer_keys(made.header.layers):
+                work.begin(key)
+            writer.write(shard)
+        writer.close()
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_a_row_that_can_not_be_stored_is_named_by_the_write(tmp_path: Path, made: Made) -> None:
+    shard = to_come(made.shards[0])
+    with RunWriter.open(tmp_path, made.header) as writer:
+        work = writer.begin(shard)
+        assert work is not None
+        work.begin(layer_keys(made.header.layers)[0])
+        with pytest.raises(ProofError, match="the row is not finite"):
+            writer.write(shard)
+        assert not writer.done
+        writer.write(made.shards[0])
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_what_was_begun_and_never_written_leaves_no_file(tmp_path: Path, made: Made) -> None:
+    with RunWriter.open(tmp_path, made.header):
+        pass
+    before = files_of(tmp_path)
+    with RunWriter.open(tmp_path, made.header) as writer:
+        work = writer.begin(made.shards[0])
+        assert work is not None
+        for key in layer_keys(made.header.layers):
+            work.begin(key)
+            wait_for(tmp_path / layout.tar_name(*key, 0))
+    assert work.has_ended
+    assert files_of(tmp_path) == before
+    write_run(tmp_path, made)
+
+
+def test_a_shard_is_not_begun_twice_nor_once_it_is_written_nor_if_it_is_not_as_planned(
+    tmp_path: Path, made: Made
+) -> None:
+    first, second, _ = made.shards
+    with RunWriter.open(tmp_path, made.header) as writer:
+        assert writer.begin(first) is not None
+        assert writer.begin(first) is None
+        writer.write(first)
+        assert writer.begin(first) is None
+        assert writer.begin(replace(second, prompts=second.prompts[1:])) is None
+        writer.write(second)
+
+
+def test_a_shard_for_which_there_is_no_room_is_not_begun_and_its_write_says_why(
+    tmp_path: Path, made: Made
+) -> None:
+    with RunWriter.open(tmp_path, made.header, min_free_bytes=2**62) as writer:
+        assert writer.begin(made.shards[0]) is None
+        with pytest.raises(RunError, match="stopped before the disk is full"):
+            writer.write(made.shards[0])
