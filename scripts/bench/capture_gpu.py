@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from load import FIRST, LAST, NEW, SAMPLING, Load, check_rows
 from peers import PEERS, open_peer
-from shard_cases import shard_case, write_inputs
+from shard_cases import LateSyncs, shard_case, write_inputs
 from turns import Case, as_table, measure
 
 BETWEEN_STARTS_S = 10  # what an engine sets up in this process is not meant for two threads
@@ -129,13 +129,24 @@ class Bench:
                     self.tapped, folder, self.load.spread(n), arguments.dtype, arguments.rows_gb
                 )
                 n_rows = self.load.n_prompts * self.load.n_tokens
-
+                remove = partial(shutil.rmtree, folder / "run", ignore_errors=True)
                 yield Case(
                     f"shards in {place}, {n} layers, all",
                     "plain, beside shards",
                     lambda capture=capture, n_rows=n_rows: check_rows(capture(), n_rows),
-                    lambda run=folder / "run": shutil.rmtree(run, ignore_errors=True),
+                    remove,
                 )
+                if place == "disk":
+                    syncs = LateSyncs()
+                    yield Case(
+                        f"shards in {place}, {n} layers, all, without the last fsyncs",
+                        "plain, beside shards",
+                        lambda capture=capture, n_rows=n_rows, syncs=syncs: check_rows(
+                            syncs.around(capture), n_rows
+                        ),
+                        remove,
+                        syncs.catch_up,
+                    )
 
     def peer(self, name: str) -> None:
         """The same rows by another."""

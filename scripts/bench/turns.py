@@ -26,12 +26,14 @@ class Case:
         beside: name of the case that it is compared with; its own for a baseline.
         action: what is measured.
         before: done each time before it, not measured.
+        after: done each time after it, not measured.
     """
 
     name: str
     beside: str
     action: Callable[[], None]
     before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
 
 
 def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
@@ -58,6 +60,7 @@ def measure(cases: Sequence[Case], n_turns: int) -> dict[str, dict[str, Any]]:
                 where[case.name] = {phase: round(spent, 4) for phase, spent in phases.items()}
                 sys.stderr.write(f"{where[case.name]}\n")
             taken = time.perf_counter() - begun
+            case.after()
             faulthandler.cancel_dump_traceback_later()
             if 0 < turn <= n_turns:
                 times[case.name].append(taken)
