@@ -1,16 +1,22 @@
-"""Threads that copy, sum and write rows beside an engine: how many, and each on one core."""
+"""Threads that copy, sum and write rows beside an engine: how many, each on one core, taking short turns."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from threading import Barrier, Lock, Thread
 
 import torch
 
+_TURN_S = 0.0005
+
 _making = Lock()
+_turning = Lock()
+_long_turns: list[float] = []  # what the interpreter had before, once for each that wants short turns
 
 
 def helper_threads() -> int:
@@ -56,6 +62,25 @@ def shared_pool(n_threads: int, name: str) -> ThreadPoolExecutor:
 @cache
 def _pool(n_threads: int, name: str, process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork has no threads
     return helper_pool(n_threads, name)
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """A block in which a thread that wants the interpreter has it within half a millisecond.
+
+    By itself one that runs Python may keep it for 5 ms, which those that come back from a copy, a hash or a
+    file then wait: longer than many of these take. It is of the whole process; blocks may overlap.
+    """
+    with _turning:
+        _long_turns.append(_long_turns[0] if _long_turns else sys.getswitchinterval())
+        sys.setswitchinterval(min(_TURN_S, _long_turns[0]))
+    try:
+        yield
+    finally:
+        with _turning:
+            before = _long_turns.pop()
+            if not _long_turns:
+                sys.setswitchinterval(before)
 
 
 def uninterrupted(action: Callable[[], object]) -> None:

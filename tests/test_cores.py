@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from threading import Barrier, Thread
 
 import pytest
 import torch
 
-from easysteer_data.cores import helper_pool, shared_pool, uninterrupted
+from easysteer_data.cores import helper_pool, shared_pool, short_turns, uninterrupted
 
 
 def of_a_new_thread() -> int:
@@ -62,3 +63,25 @@ def test_an_interrupt_waits_for_the_end() -> None:
     assert calls == [0, 1, 2]
     uninterrupted(lambda: calls.append(3))
     assert calls == [0, 1, 2, 3]
+
+
+def test_turns_are_short_until_the_last_that_wants_them_has_ended() -> None:
+    before = sys.getswitchinterval()
+    first, second = short_turns(), short_turns()
+    with first:
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+        second.__enter__()
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before
+
+
+def test_turns_that_are_shorter_already_stay_as_they_are() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        with short_turns():
+            assert sys.getswitchinterval() == pytest.approx(0.0001)
+        assert sys.getswitchinterval() == pytest.approx(0.0001)
+    finally:
+        sys.setswitchinterval(before)

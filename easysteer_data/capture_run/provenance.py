@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -36,12 +37,13 @@ def provenance(settings: ExperimentSettings) -> dict[str, object]:
     return {
         "config": asdict(settings),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "hardware": hardware(),
+        "hardware": dict(hardware()),
         "git_commit": git_commit(Path.cwd()),
     }
 
 
-def hardware() -> dict[str, object]:
+@cache
+def hardware() -> Mapping[str, object]:
     """What the machine has: system, processor, cores, and its GPUs where CUDA sees any."""
     import torch
 

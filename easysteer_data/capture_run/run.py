@@ -30,7 +30,7 @@ from easysteer_data.capture_run.prover import ShardProver
 from easysteer_data.capture_run.shard_stream import ShardStream
 from easysteer_data.capture_run.slices import ShardSlice
 from easysteer_data.capture_run.space import check_space
-from easysteer_data.cores import helper_threads
+from easysteer_data.cores import helper_threads, short_turns
 from easysteer_data.settings import ExperimentSettings
 from easysteer_data.shards import Manifest, RunWriter
 from easysteer_data.shards.object_store import is_url
@@ -172,6 +172,7 @@ class _ShardCapture:
         max_bytes = int(settings.shards.max_buffer_gb * 1e9) // 4
         stream = ShardStream(self._plan, self._engine, self._shapes, shards, self._prover, self._early())
         with (
+            short_turns(),
             CaptureProgress(n_prompts, shown=settings.progress) as self._progress,
             Background(self._finish, max_bytes, _N_SHARDS_AT_ONCE) as background,
         ):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from easysteer_data.bos import BosPolicy
-from easysteer_data.cores import helper_threads, shared_pool
+from easysteer_data.cores import helper_threads, shared_pool, short_turns
 from easysteer_data.engine.arrival import row_check, rows_unread, wait_for_rows
 from easysteer_data.engine.feed import Feed, Request, Sampling
 from easysteer_data.engine.proof import FinishedPrompt, ProvenRows, Recorded, Rules, prove
@@ -134,7 +134,10 @@ def capture_stream(
     feed = Feed(llm, Sampling(max_tokens, generate_kwargs), window=2 * engine.max_num_seqs)
     requests = (Request(i, prompt, spec) for i, prompt in enumerate(given))
     copiers = shared_pool(_N_COPIERS, "easysteer-data-copy")
-    with CaptureSession(engine, shapes, reduce, buffer_bytes=buffer_bytes, groups=batch_prompts) as session:
+    with (
+        short_turns(),
+        CaptureSession(engine, shapes, reduce, buffer_bytes=buffer_bytes, groups=batch_prompts) as session,
+    ):
 
         def open_part(first: int) -> _Part:
             prompts = range(first, min(first + batch_prompts, len(given)))

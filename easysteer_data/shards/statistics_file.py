@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import safetensors
-import safetensors.torch
+import safetensors.numpy
 import torch
 
 from easysteer_data.errors import BadShardError
@@ -34,7 +35,7 @@ def statistics_bytes(layers: Mapping[LayerKey, LayerStatistics]) -> bytes:
         for key, layer in layers.items()
         for name, tensor in _layer_tensors(layer).items()
     }
-    data: bytes = safetensors.torch.save(tensors)
+    data: bytes = safetensors.numpy.save(tensors)
     return data
 
 
@@ -98,35 +99,34 @@ class StatisticsMerge:
 def _read_layers(path: Path, keys: Sequence[LayerKey]) -> Iterator[LayerStatistics]:
     folder = layout.layer_folder(*keys[0])
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with safetensors.safe_open(path, framework="np") as file:
             names: dict[str, list[str]] = {}
             for name in file.keys():  # noqa: SIM118 - no mapping, only has this method
                 names.setdefault("/".join(name.split("/")[:2]), []).append(name)
             for key in keys:
                 folder = layout.layer_folder(*key)
-                tensors = {name: file.get_tensor(name) for name in names.get(folder, ())}
+                tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in names.get(folder, ())}
                 yield statistics_of(tensors, key, path)
     except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise BadShardError(f"{path}: no usable statistics of {folder} ({error})") from error
 
 
-def _layer_tensors(layer: LayerStatistics) -> dict[str, torch.Tensor]:
+def _layer_tensors(layer: LayerStatistics) -> dict[str, np.ndarray]:
     splits = layer.splits
     tensors = {
-        "count": torch.tensor([split.n_rows for split in splits], dtype=torch.int64),
-        "mean": torch.stack([split.mean for split in splits]),
-        "mean_square": torch.stack([split.mean_square for split in splits]),
-        "mean_norm": torch.tensor([split.mean_norm for split in splits], dtype=torch.float64),
-        "max_abs": torch.tensor([split.max_abs for split in splits], dtype=torch.float64),
+        "count": np.array([split.n_rows for split in splits], dtype=np.int64),
+        "mean": np.stack([split.mean.numpy() for split in splits]),
+        "mean_square": np.stack([split.mean_square.numpy() for split in splits]),
+        "mean_norm": np.array([split.mean_norm for split in splits]),
+        "max_abs": np.array([split.max_abs for split in splits]),
     }
     means = [split.by_label for split in splits if split.by_label is not None]
     if means:
-        tensors["by_label/count"] = torch.stack([label.n_rows for label in means])
-        tensors["by_label/mean"] = torch.stack([label.mean for label in means])
+        tensors["by_label/count"] = np.stack([label.n_rows.numpy() for label in means])
+        tensors["by_label/mean"] = np.stack([label.mean.numpy() for label in means])
     if layer.storage_error is not None:
         for name, field in _ERROR.items():
-            value = getattr(layer.storage_error, field)
-            tensors[f"storage_error/{name}"] = torch.tensor(value, dtype=torch.float64)
+            tensors[f"storage_error/{name}"] = np.array(getattr(layer.storage_error, field), dtype=np.float64)
     return tensors
 
 
