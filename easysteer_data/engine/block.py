@@ -72,7 +72,7 @@ class BlockShape:
         """Most rows of a block that fits so many bytes, values included; 0 if not even one does."""
         most = n_bytes // (4 * len(_LABELS))
         sizes = range(most + 1)
-        return bisect_right(sizes, n_bytes, key=lambda n: self.n_bytes(n, has_values=True)) - 1
+        return max(0, bisect_right(sizes, n_bytes, key=lambda n: self.n_bytes(n, has_values=True)) - 1)
 
     def n_bytes(self, n_rows: int, *, has_values: bool) -> int:
         """Bytes of a block of so many rows."""

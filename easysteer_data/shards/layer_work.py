@@ -1,6 +1,7 @@
-"""One layer of a shard on its way into a file: summed in parts, held to what can be stored, hashed, written.
+"""One layer of a shard on its way into a file: summed in parts, held to what can be stored, written.
 
-Each step begins when the one before it has ended, in whichever thread that was: nobody waits in between.
+Each step begins when the one before it has ended, in whichever thread that was: nobody waits in between. The
+file's hash is taken meanwhile where it can be without the file.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class LayerWork:
     def __init__(
         self, writer: LayerTarWriter, key: LayerKey, groups: Sequence[RowGroup], beside: SideBySide
     ) -> None:
-        self._writer, self._key, self._groups, self._beside = writer, key, groups, beside
+        self._writer, self._key, self._groups = writer, key, groups
         stream, layer_id = key
         self._rows = writer.shard.values[stream][layer_id]
         parts = parts_of(*self._rows.shape)
@@ -56,6 +57,8 @@ class LayerWork:
         self._n_left = len(parts)
         self._lock = Lock()
         self._digest: Future[str] | None = None
+        if writer.header.rows and writer.stores_as_captured(key):
+            self._digest = beside.submit(writer.digest, key)  # first, since it takes longest
         self._splits: tuple[RowStatistics, ...] = ()
         self._written: Future[LayerTar | None] = Future()
         for place, part in enumerate(parts):
@@ -71,7 +74,8 @@ class LayerWork:
         tar = self._written.result()
         if tar is None:
             return WrittenLayer(self._splits)
-        return WrittenLayer(self._splits, tar, tar.sha256 or (self._digest.result() if self._digest else ""))
+        sha256 = (tar.sha256 or "") if self._digest is None else self._digest.result()
+        return WrittenLayer(self._splits, tar, sha256)
 
     def _sum(self, place: int, part: range) -> None:
         """Sum one part; the last of them goes on with the whole layer."""
@@ -96,6 +100,4 @@ class LayerWork:
         check_values(writer.shard, key, largest, storage)
         if not header.rows:
             return None
-        if hashed_apart := writer.stores_as_captured(key):
-            self._digest = self._beside.submit(writer.digest, key)
-        return writer.write(key, hashed=not hashed_apart)
+        return writer.write(key, hashed=self._digest is None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from easysteer_data.engine.block import BlockShape, BlockStream
 from easysteer_data.engine.channel import Channel, Mailboxes
+from easysteer_data.engine.early_rows import EarlyLook, EarlyRows
 from easysteer_data.engine.lane import Lane
 from easysteer_data.engine.mailbox import N_BOXES, Mailbox
 from easysteer_data.engine.outlet import Outlet, StepRows
@@ -131,6 +134,71 @@ def test_rows_cross_in_blocks_and_more_of_them_than_there_are_boxes(block_rows: 
     assert torch.cat([chunk.position for chunk in chunks]).tolist() == list(range(400))
     assert torch.cat([chunk.token_id for chunk in chunks]).tolist() == list(range(100, 500))
     assert max(len(chunk) for chunk in chunks) == min(block_rows, 10)
+    mailboxes.remove()
+
+
+def seen(early: Sequence[EarlyRows]) -> list[tuple[list[int], list[bool]]]:
+    """Positions of each block, and which layers of hidden states have arrived."""
+    return [(rows.position.tolist(), [rows.has("hidden_states", i) for i in range(2)]) for rows in early]
+
+
+def test_a_layer_of_a_block_is_seen_before_the_block_is_whole() -> None:
+    mailboxes = Mailboxes([1024 * N_BOXES])
+    outlet, look = Outlet(Lane()), EarlyLook(mailboxes.of_rank[0], SHAPE)
+    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes[0], SHAPE, block_rows=6)
+    rows = step(0, 10)
+    assert look.new() == []
+    blocks = outlet.reserve(rows.prompt, rows.position)
+    assert blocks is not None
+    early = look.new()
+    assert seen(early) == [(list(range(6)), [False, False]), (list(range(6, 10)), [False, False])]
+    assert all((block.prompt == 7).all() for block in early)
+    outlet.put_layer(blocks, "hidden_states", 1, rows.values["hidden_states"][1])
+    assert [arrived for _, arrived in seen(early)] == [[False, True], [False, True]]
+    assert not any(block.has("router_logits", 0) for block in early)
+    came = torch.cat([block.values["hidden_states"][1] for block in early])
+    assert torch.equal(came, rows.values["hidden_states"][1].to(torch.bfloat16))
+    assert mailboxes.of_rank[0].n_completed == 0
+    outlet.publish(blocks, rows, list(SHAPE.streams))
+    assert mailboxes.of_rank[0].n_completed == 2
+    assert look.new() == []
+    mailboxes.remove()
+
+
+def test_a_block_that_is_given_up_never_arrives_and_its_box_serves_the_next() -> None:
+    mailboxes = Mailboxes([1024 * N_BOXES])
+    outlet, look = Outlet(Lane()), EarlyLook(mailboxes.of_rank[0], SHAPE)
+    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes[0], SHAPE, block_rows=10)
+    for first in (0, 100):
+        rows = step(first, 10)
+        blocks = outlet.reserve(rows.prompt, rows.position)
+        assert blocks is not None
+        if first == 0:
+            outlet.put_layer(blocks, "hidden_states", 0, rows.values["hidden_states"][0])
+            outlet.cancel(blocks)
+    given_up, again = look.new()
+    assert given_up.prompt.data_ptr() != again.prompt.data_ptr()
+    assert [positions for positions, _ in seen([again])] == [list(range(100, 110))]
+    assert not again.has("hidden_states", 0)
+    mailboxes.remove()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rows_are_shown_early_where_they_stay_and_are_whole(in_place: bool, n_ranks: int) -> None:
+    mailboxes = Mailboxes([1024 * N_BOXES] * n_ranks)
+    outlet, rows = Outlet(Lane()), step(0, 10)
+    outlet.open(mailboxes.of_rank[0].path, mailboxes.n_bytes[0], SHAPE, block_rows=10)
+    shown: list[EarlyRows] = []
+    shapes = [SHAPE] * n_ranks
+    with Channel(
+        mailboxes, ONE_RANK, shapes, look=lambda: None, in_place=in_place, idle_s=0.001, early=shown.extend
+    ):
+        outlet.reserve(rows.prompt, rows.position)
+        deadline = time.monotonic() + (5 if in_place and n_ranks == 1 else 0.05)
+        while not shown and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert len(shown) == (1 if in_place and n_ranks == 1 else 0)
     mailboxes.remove()
 
 
