@@ -36,10 +36,18 @@ class _Begun:
 
     def begin_layers(self) -> None:
         """Begin with the layers that have come."""
-        come = [layer for layer in self.left if self.rows.has(layer[0], layer[1])]
-        for stream, _, layer_id in come:
-            self.work.begin((stream, layer_id))
-        self.left = [layer for layer in self.left if layer not in come]
+        left = []
+        for stream, place, layer_id in self.left:
+            if self.rows.has(stream, place):
+                self.work.begin((stream, layer_id))
+            else:
+                left.append((stream, place, layer_id))
+        self.left = left
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether layers of it may still come."""
+        return bool(self.left) and not self.work.has_ended and self.rows.is_current()
 
 
 class EarlyShards:
@@ -47,12 +55,20 @@ class EarlyShards:
 
     Args:
         shapes: stream -> its layers, in the rows' order.
+        plan: the capture; what it has of rows can be foreseen.
         prover: knows what a shard will be.
         writer: of the run.
     """
 
-    def __init__(self, shapes: Mapping[Stream, StreamShape], prover: ShardProver, writer: RunWriter) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[Stream, StreamShape],
+        plan: CapturePlan,
+        prover: ShardProver,
+        writer: RunWriter,
+    ) -> None:
         self._shapes = shapes
+        self._n_rows = [sum(plan.n_rows[start:stop]) for start, stop in writer.header.plan]
         self._prover = prover
         self._writer = writer
         self._starts = np.array([start for start, _ in writer.header.plan])
@@ -69,7 +85,7 @@ class EarlyShards:
             self._begun.extend(self._whole_shards(rows))
         for begun in self._begun:
             begun.begin_layers()
-        self._begun = [begun for begun in self._begun if begun.left and not begun.work.has_ended]
+        self._begun = [begun for begun in self._begun if begun.goes_on]
 
     def _whole_shards(self, rows: EarlyRows) -> Iterator[_Begun]:
         """The shards of which a block has all rows, side by side and in order."""
@@ -77,9 +93,9 @@ class EarlyShards:
         for number in np.unique(owner).tolist():
             places = np.flatnonzero(owner == number)
             first, stop = int(places[0]), int(places[-1]) + 1
-            if stop - first == len(places):
+            if stop - first == len(places) == self._n_rows[number]:
                 shard = self._foreseen(number, rows, slice(first, stop))
-                work = None if shard is None else self._writer.begin(shard)
+                work = None if shard is None else self._writer.begin(shard, rows.is_current)
                 if work is not None:
                     yield _Begun(rows, work, self._layers())
 
@@ -87,11 +103,10 @@ class EarlyShards:
         """The shard whose rows a part of a block will be; None where they are not all of it."""
         values = {
             stream: {
-                layer_id: rows.values[stream][place][part]
-                for s, place, layer_id in self._layers()
-                if s == stream
+                layer_id: layer[part]
+                for layer_id, layer in zip(shape.layer_ids, rows.values[stream], strict=True)
             }
-            for stream in self._shapes
+            for stream, shape in self._shapes.items()
         }
         shard = self._prover.foreseen(number, range(*self._writer.header.plan[number]), values)
         labels = zip((shard.index.prompt, shard.index.position), (rows.prompt, rows.position), strict=True)

@@ -186,7 +186,7 @@ class _ShardCapture:
     def _early(self) -> EarlyShards | None:
         """What begins with shards before their steps have ended, where it is known what will come."""
         if isinstance(self._writer, RunWriter) and EarlyShards.can_foresee(self._plan):
-            return EarlyShards(self._shapes, self._prover, self._writer)
+            return EarlyShards(self._shapes, self._plan, self._prover, self._writer)
         return None
 
     def _finish(self, shard: CollectedShard) -> None:

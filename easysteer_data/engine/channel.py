@@ -82,11 +82,11 @@ class Channel:
         mailboxes: the engine's.
         ranks: the engine's workers.
         shapes: what a block of each holds.
+        look: called now and then while rows are waited for; raises if the engine has died.
         in_place: leave rows where they are, as far as there are boxes.
         idle_s: between two looks for blocks.
         early: called by the thread at each look with the rows of steps that have begun since the last one;
             only with one worker, whose rows are left where they are.
-        look: called now and then while rows are waited for; raises if the engine has died.
     """
 
     def __init__(
@@ -161,7 +161,8 @@ class Channel:
         try:
             while not self._ended.is_set():
                 if self._early is not None:
-                    self._early(self._early_look.new())
+                    begun = self._early_look.new()
+                    self._early(begun if self._leaves(self._mailboxes[0]) else ())
                 if not self._drain():
                     self._ended.wait(self._idle_s)
         except Exception as error:  # raised by the next take
@@ -177,8 +178,12 @@ class Channel:
                     self._chunks[rank].append(self._chunk(rank, mailbox, block))
         return found
 
+    def _leaves(self, mailbox: Mailbox) -> bool:
+        """Whether rows stay where they are."""
+        return self._in_place and mailbox.n_free >= _MIN_FREE
+
     def _chunk(self, rank: int, mailbox: Mailbox, block: Block) -> Chunk:
-        if self._in_place and mailbox.n_free >= _MIN_FREE:
+        if self._leaves(mailbox):
             memory = mailbox.hold(block)
         else:
             memory = mailbox.box(block.box, block.n_bytes).clone()

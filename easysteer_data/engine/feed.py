@@ -16,6 +16,7 @@ from easysteer_data.select import SelectSpec
 _OURS = ("extra_args", "skip_reading_prefix_cache", "max_tokens", "skip_clone")
 _PLAIN = (bool, int, float, str)
 _AT_ONCE = 32  # the engine begins with these while the next ones are read and put in
+_GROWTH = 8  # what a pipeline runs grows by an eighth of it between two steps, or by as many as these
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,14 @@ class Feed:
     Args:
         llm: the engine.
         sampling: how each prompt is run.
-        window: prompts that the engine holds at most; None = all at once.
+        window: prompts that the engine holds at most; None = no bound.
     """
 
     def __init__(self, llm: Any, sampling: Sampling, window: int | None = None) -> None:
         self._llm = llm
         self._sampling = sampling
         self._window = window
-        self._between_steps = _between_steps(llm, sampling.max_tokens)
+        self._is_paced = _makes_batches_in_turn(llm) and sampling.max_tokens > 1
         self._running: dict[str, int] = {}  # outer request id -> tag
         self._params: dict[bool, Any] = {}  # steered or not -> SamplingParams
 
@@ -115,7 +116,7 @@ class Feed:
                 outputs = [output for output in self._llm.llm_engine.step() if output.finished]
                 ours = [output for output in outputs if output.request_id in self._running]
                 yield [(self._running.pop(output.request_id), output) for output in ours]
-                self._fill(waiting)
+                self._fill(waiting, n_finished=len(ours))
         except BaseException:
             with suppress(Exception):  # of an engine that died, or that Ctrl-C ended
                 self._abort()
@@ -129,8 +130,10 @@ class Feed:
             engine.abort_request(left, internal=True)
         self._running.clear()
 
-    def _fill(self, waiting: Iterator[Request | None]) -> None:
-        bounds = [self._between_steps, None if self._window is None else self._window - len(self._running)]
+    def _fill(self, waiting: Iterator[Request | None], n_finished: int = 0) -> None:
+        bounds = [None if self._window is None else self._window - len(self._running)]
+        if self._is_paced:
+            bounds.append(n_finished + max(_AT_ONCE, len(self._running) // _GROWTH))
         room = min((bound for bound in bounds if bound is not None), default=None)
         ready = _until_none(islice(waiting, room))
         while requests := list(islice(ready, _AT_ONCE)):
@@ -167,17 +170,13 @@ class Feed:
         return SettingsError(f"vLLM refuses the prompts: {error}")
 
 
-def _between_steps(llm: Any, max_tokens: int) -> int | None:
-    """Prompts to put in between two steps at most, None = no bound.
+def _makes_batches_in_turn(llm: Any) -> bool:
+    """Whether the engine is a pipeline, which is as fast as its batches are even.
 
-    A pipeline runs some batches in turn, and is as fast as they are even. What has come when a batch is begun
-    is in it: of prompts that are put in all at once, nearly all are in one. So few at a time, and as many as
-    keep the engine full.
+    What has come when a batch is begun is in it, for as long as it generates: of prompts that are put in all
+    at once, nearly all are in one batch. So a few between two steps, and as many as have finished.
     """
-    config = llm.llm_engine.vllm_config
-    if config.parallel_config.pipeline_parallel_size == 1 or max_tokens == 1:
-        return None
-    return max(_AT_ONCE, 2 * int(config.scheduler_config.max_num_seqs) // max_tokens)
+    return int(llm.llm_engine.vllm_config.parallel_config.pipeline_parallel_size) > 1
 
 
 def _until_none(requests: Iterator[Request | None]) -> Iterator[Request]:

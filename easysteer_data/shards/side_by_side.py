@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from threading import Lock
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from easysteer_data.cores import helper_threads, shared_pool, uninterrupted
 
@@ -16,30 +15,22 @@ N_THREADS = helper_threads()
 
 
 class SideBySide:
-    """A context in which functions run beside the caller; at its end none of them goes on, however it ends.
+    """Runs functions beside the caller, until it is closed.
 
-    All contexts share the threads, so that shards written at the same time take no more cores than one. A
-    function must not wait for another that is submitted, but may submit one.
+    All of them share the threads, so that shards written at the same time take no more cores than one. A
+    function must not wait for another that is submitted.
     """
 
     def __init__(self) -> None:
         self._pool = shared_pool(N_THREADS, "easysteer-data-layer")
         self._futures: list[Future[Any]] = []
-        self._ended = False
+        self._is_closed = False
         self._lock = Lock()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def close(self) -> None:
         """Begin nothing more, and wait for what has begun."""
         with self._lock:
-            self._ended = True
+            self._is_closed = True
         for future in self._futures:
             future.cancel()
         uninterrupted(lambda: wait(self._futures))
@@ -48,10 +39,10 @@ class SideBySide:
         """Have a function called, after those before it; the future gives what it returns or raises.
 
         Raises:
-            CancelledError: the context has ended.
+            CancelledError: it is closed.
         """
         with self._lock:
-            if self._ended:
+            if self._is_closed:
                 raise CancelledError
             future = self._pool.submit(function, *args, **kwargs)
             self._futures.append(future)

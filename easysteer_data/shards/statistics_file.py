@@ -19,6 +19,8 @@ from easysteer_data.types import SPLITS
 
 Tensors = Mapping[str, torch.Tensor]
 
+# Of a dtype that numpy or torch has not, or a shape that is none of ours.
+_UNUSABLE = (RuntimeError, ValueError, IndexError, TypeError, AttributeError)
 _ERROR = {
     "count": "n_rows",
     "sum_square": "sum_square",
@@ -60,7 +62,7 @@ def statistics_of(tensors: Tensors, key: LayerKey, source: Path | str) -> LayerS
         return _layer_of(own)
     except KeyError as error:
         raise BadShardError(f"{source}: no usable statistics of {folder} (no {error})") from error
-    except (RuntimeError, ValueError, IndexError) as error:
+    except _UNUSABLE as error:
         raise BadShardError(f"{source}: no usable statistics of {folder} ({error})") from error
 
 
@@ -107,7 +109,7 @@ def _read_layers(path: Path, keys: Sequence[LayerKey]) -> Iterator[LayerStatisti
                 folder = layout.layer_folder(*key)
                 tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in names.get(folder, ())}
                 yield statistics_of(tensors, key, path)
-    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError, *_UNUSABLE) as error:
         raise BadShardError(f"{path}: no usable statistics of {folder} ({error})") from error
 
 

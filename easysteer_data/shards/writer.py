@@ -6,7 +6,8 @@ Knows no engine and no corpus.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -53,7 +54,8 @@ class RunWriter:
         self._lock = lock
         self._min_free_bytes = min_free_bytes
         self._committing = Lock()
-        self._beginning = Lock()
+        self._reserving = Lock()
+        self._has_left = False
         self._writing: dict[int, int] = {}  # number -> bytes, of shards that some thread is writing
         self._begun: dict[int, ShardWork] = {}  # of these, those that were begun before all rows were there
         self.header = header
@@ -95,9 +97,13 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._begun:
-            self._begun.popitem()[1].drop()
-        self._lock.release()
+        with self._reserving:
+            self._has_left = True
+            begun, self._begun = self._begun, {}
+        with ExitStack() as last:  # all of it, also if one is interrupted
+            last.callback(self._lock.release)
+            for work in begun.values():
+                last.callback(work.drop)
 
     @property
     def done(self) -> frozenset[int]:
@@ -119,9 +125,9 @@ class RunWriter:
                 shard is not committed, the folder can be continued.
             ProofError: a row is not finite, or overflows the storage type.
         """
-        with self._beginning:
+        with self._reserving:
             work = self._begun.pop(shard.number, None)
-        min_free_bytes = 0 if work is not None else self._reserve(shard)
+            min_free_bytes = 0 if work is not None else self._reserve(shard)
         try:
             entry = write_shard(self.out, self.header, shard, min_free_bytes, work)
             self._commit(entry)
@@ -129,7 +135,7 @@ class RunWriter:
             del self._writing[shard.number]
         return entry
 
-    def begin(self, shard: CapturedShard) -> ShardWork | None:
+    def begin(self, shard: CapturedShard, is_current: Callable[[], bool] = lambda: True) -> ShardWork | None:
         """Begin to write a shard whose labels are known and whose rows are still coming; `write` follows.
 
         What is written before is of no effect unless `write` is given rows with the same labels in the same
@@ -137,37 +143,38 @@ class RunWriter:
 
         Args:
             shard: as for `write`; of the prompts, what was generated does not matter.
+            is_current: see ShardWork.
 
         Returns:
             What the layers are to be begun with as they come; None where the shard can't be begun: `write`
             then says why.
         """
-        with self._beginning:
-            try:
-                check_shard(shard, self.header)
-                min_free_bytes = self._reserve(shard)
-            except RunError:
-                return None
-            try:
-                if min_free_bytes:
-                    check_space(self.out, shard_bytes(self.header, len(shard.index)), min_free_bytes)
-                work = self._begun[shard.number] = ShardWork(self.out, self.header, shard)
-            except BaseException as error:
-                del self._writing[shard.number]
-                if isinstance(error, RunError):
-                    return None
-                raise
+        try:
+            check_shard(shard, self.header)
+            with self._reserving:
+                return None if self._has_left else self._begin(shard, is_current)
+        except (RunError, OSError):
+            return None
+
+    def _begin(self, shard: CapturedShard, is_current: Callable[[], bool]) -> ShardWork:
+        min_free_bytes = self._reserve(shard)
+        try:
+            if min_free_bytes:
+                check_space(self.out, shard_bytes(self.header, len(shard.index)), min_free_bytes)
+            work = self._begun[shard.number] = ShardWork(self.out, self.header, shard, is_current)
+        except BaseException:
+            del self._writing[shard.number]
+            raise
         return work
 
     def _reserve(self, shard: CapturedShard) -> int:
         """Note that a shard is being written; return the bytes that it must leave free, 0 = no check."""
-        with self._committing:
-            self._refuse_committed(shard.number)
-            if shard.number in self._writing:
-                raise RunError(f"{self.out}: shard {shard.number} is being written already")
-            # What other threads are writing is not on the disk yet, or not all of it.
-            reserved = sum(self._writing.values())
-            self._writing[shard.number] = shard_bytes(self.header, len(shard.index))
+        self._refuse_committed(shard.number)
+        if shard.number in self._writing:
+            raise RunError(f"{self.out}: shard {shard.number} is being written already")
+        # What other threads are writing is not on the disk yet, or not all of it.
+        reserved = sum(self._writing.values())
+        self._writing[shard.number] = shard_bytes(self.header, len(shard.index))
         return self._min_free_bytes and self._min_free_bytes + reserved
 
     def adopt(self, entry: ShardEntry, source: Path, *, keep: bool) -> None:

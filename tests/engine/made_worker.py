@@ -35,7 +35,7 @@ class Worker:
     """One rank's taps and recorder, with the layers that it has as plain modules."""
 
     def __init__(self, layer_ids: Sequence[int], n_heads: int, tensor_rank: int) -> None:
-        lane = Lane()
+        lane = Lane(torch.device("cpu"))
         self.slots = StepSlots(64, torch.device("cpu"), lane)
         self.layers = {i: torch.nn.Identity() for i in layer_ids}
         self.heads = {i: torch.nn.Identity() for i in layer_ids}

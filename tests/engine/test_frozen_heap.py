@@ -7,7 +7,14 @@ import subprocess
 import sys
 import weakref
 
+import pytest
+
 from easysteer_data.engine.frozen_heap import FrozenHeap
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen() -> None:
+    gc.unfreeze()  # an engine in this process has frozen what there was at its start
 
 
 class Node:

@@ -12,7 +12,8 @@ import torch
 from easysteer_data.errors import ProofError, RunError
 from easysteer_data.shards import RunWriter, layout
 from easysteer_data.shards.index import layer_keys
-from easysteer_data.types import CapturedPrompt, CapturedShard
+from easysteer_data.shards.side_by_side import SideBySide
+from easysteer_data.types import CapturedPrompt, CapturedShard, Stream
 from tests.shards.made import Made, files_of, make_run, write_run
 
 
@@ -31,6 +32,13 @@ def to_come(shard: CapturedShard) -> CapturedShard:
             for stream, layers in shard.values.items()
         },
     )
+
+
+def _zeros_like(shard: CapturedShard) -> dict[Stream, dict[int, torch.Tensor]]:
+    return {
+        stream: {layer_id: torch.zeros_like(rows) for layer_id, rows in layers.items()}
+        for stream, layers in shard.values.items()
+    }
 
 
 def wait_for(path: Path) -> None:
@@ -62,19 +70,27 @@ def test_layers_are_written_as_they_come_and_the_run_has_the_bytes_of_any_other(
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
 
 
-@pytest.mark.parametrize("other", ["memory", "labels"])
+@pytest.mark.parametrize("other", ["memory", "labels", "meanwhile"])
 def test_what_was_begun_of_other_rows_is_written_anew(tmp_path: Path, made: Made, other: str) -> None:
     write_run(tmp_path / "a", made)
     with RunWriter.open(tmp_path / "b", made.header) as writer:
         for shard in made.shards:
             coming = to_come(shard)
+            if other == "meanwhile":
+                coming = replace(coming, values=_zeros_like(shard))
             if other == "labels":
                 index = replace(shard.index, token_id=shard.index.token_id + 1)
                 coming = replace(coming, values=shard.values, index=index)
-            work = writer.begin(coming)
+            work = writer.begin(coming, (lambda: False) if other == "meanwhile" else (lambda: True))
             assert work is not None
             for key in layer_keys(made.header.layers):
                 work.begin(key)
+            if other == "meanwhile":  # these rows came after others in the same memory
+                wait_for(tmp_path / "b" / layout.tar_name(*layer_keys(made.header.layers)[0], shard.number))
+                for stream, layers in shard.values.items():
+                    for layer_id, rows in layers.items():
+                        coming.values[stream][layer_id].copy_(rows)
+                shard = replace(shard, values=coming.values)
             writer.write(shard)
         writer.close()
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
@@ -105,6 +121,39 @@ def test_what_was_begun_and_never_written_leaves_no_file(tmp_path: Path, made: M
             wait_for(tmp_path / layout.tar_name(*key, 0))
     assert work.has_ended
     assert files_of(tmp_path) == before
+    write_run(tmp_path, made)
+
+
+def test_what_was_begun_is_removed_and_the_folder_let_go_also_if_that_is_interrupted(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = made.shards
+    close, n_closed = SideBySide.close, 0
+
+    def interrupted(beside: SideBySide) -> None:
+        nonlocal n_closed
+        close(beside)
+        n_closed += 1
+        if n_closed == 1:
+            raise KeyboardInterrupt
+
+    with RunWriter.open(tmp_path, made.header):
+        pass
+    before = files_of(tmp_path)
+    monkeypatch.setattr(SideBySide, "close", interrupted)
+    writer = RunWriter.open(tmp_path, made.header)
+    writer.__enter__()
+    for shard in (first, second):
+        work = writer.begin(shard)
+        assert work is not None
+        for key in layer_keys(made.header.layers):
+            work.begin(key)
+            wait_for(tmp_path / layout.tar_name(*key, shard.number))
+    with pytest.raises(KeyboardInterrupt):
+        writer.__exit__(None, None, None)
+    assert n_closed == 2
+    assert files_of(tmp_path) == before
+    assert writer.begin(third) is None
     write_run(tmp_path, made)
 
 

@@ -264,6 +264,11 @@ def with_one_split(data: bytes) -> bytes:
     return safetensors.torch.save({key: t[:1] if t.dim() else t for key, t in tensors.items()})
 
 
+def in_bfloat16(data: bytes) -> bytes:
+    tensors = safetensors.torch.load(data)
+    return safetensors.torch.save({key: t.to(torch.bfloat16) for key, t in tensors.items()})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -272,6 +277,7 @@ def with_one_split(data: bytes) -> bytes:
         (without("by_label/mean"), "no 'by_label/mean'"),
         (without("min_cosine"), "no 'storage_error/min_cosine'"),
         (with_one_split, ""),
+        (in_bfloat16, "numpy"),
     ],
 )
 def test_statistics_that_can_not_be_read_are_refused(

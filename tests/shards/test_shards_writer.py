@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Semaphore
 
@@ -77,9 +78,7 @@ def test_of_several_layers_that_fail_side_by_side_the_first_is_named(
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
-def test_nothing_goes_on_beside_once_the_context_has_ended(
-    monkeypatch: pytest.MonkeyPatch, n_threads: int
-) -> None:
+def test_nothing_goes_on_beside_once_it_is_closed(monkeypatch: pytest.MonkeyPatch, n_threads: int) -> None:
     monkeypatch.setattr(side_by_side, "N_THREADS", n_threads)
     begun, done = [], []
 
@@ -91,11 +90,11 @@ def test_nothing_goes_on_beside_once_the_context_has_ended(
         done.append(item)
         return item * item
 
-    with side_by_side.SideBySide() as beside:
+    with closing(side_by_side.SideBySide()) as beside:
         assert [f.result() for f in [beside.submit(work, item) for item in (1, 5, 4)]] == [1, 25, 16]
 
     def fail() -> None:
-        with side_by_side.SideBySide() as beside:
+        with closing(side_by_side.SideBySide()) as beside:
             results = [beside.submit(work, item) for item in (2, *range(100, 200))]
             results[0].result()
 
