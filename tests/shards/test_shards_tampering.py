@@ -277,7 +277,7 @@ def in_bfloat16(data: bytes) -> bytes:
         (without("by_label/mean"), "no 'by_label/mean'"),
         (without("min_cosine"), "no 'storage_error/min_cosine'"),
         (with_one_split, ""),
-        (in_bfloat16, "numpy"),
+        (in_bfloat16, "bfloat16"),
     ],
 )
 def test_statistics_that_can_not_be_read_are_refused(
