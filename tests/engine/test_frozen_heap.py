@@ -13,8 +13,9 @@ from easysteer_data.engine.frozen_heap import FrozenHeap
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_frozen() -> None:
+def _nothing_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.unfreeze()  # an engine in this process has frozen what there was at its start
+    monkeypatch.setattr(FrozenHeap, "is_of_others", False)
 
 
 class Node:
@@ -39,7 +40,7 @@ def test_only_what_the_block_makes_is_collected_in_it() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_a_heap_that_the_user_froze_stays_frozen() -> None:
+def test_a_heap_that_others_froze_stays_frozen_and_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node()
     found = weakref.ref(node)
     gc.freeze()
@@ -48,6 +49,11 @@ def test_a_heap_that_the_user_froze_stays_frozen() -> None:
             pass
         del node
         gc.collect()
+        assert found() is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(gc, "get_freeze_count", lambda: pytest.fail("counted again"))
+            with FrozenHeap():
+                pass
         assert found() is not None
     finally:
         gc.unfreeze()
