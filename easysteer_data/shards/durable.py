@@ -11,33 +11,12 @@ from typing import Self
 _PARTIAL = ".partial"
 
 
-class ByteDigest:
-    """Takes bytes as a file would, and keeps their hash only.
-
-    Attributes:
-        n_bytes: bytes so far.
-    """
-
-    def __init__(self) -> None:
-        self._sha256 = hashlib.sha256()
-        self.n_bytes = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
-        self._sha256.update(data)
-        self.n_bytes += len(data)
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of the bytes so far."""
-        return self._sha256.hexdigest()
-
-
 class DurableFile:
     """A file written under a temporary name; leaving the `with` block puts it on disk under its own name.
 
     The temporary name is hidden and has another suffix, so that no `*.tar` pattern finds it. An exception in
-    the block removes the file; a killed process leaves it to `remove_partial_files`.
+    the block removes the file; a killed process leaves it to `remove_partial_files`. Where no block fits:
+    `open`, then `finish` or `discard`.
 
     Attributes:
         n_bytes: bytes written so far.
@@ -50,32 +29,47 @@ class DurableFile:
     def __init__(self, path: Path, *, hashed: bool = True) -> None:
         self._path = path
         self._partial = path.with_name(f".{path.name}{_PARTIAL}")
-        self._digest = ByteDigest() if hashed else None
+        self._digest = hashlib.sha256() if hashed else None
         self.n_bytes = 0
 
     def __enter__(self) -> Self:
-        # Unbuffered: the pieces are tensors of megabytes, a buffer would only copy them.
-        self._file = self._partial.open("wb", buffering=0)
+        self.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.discard()
+
+    def open(self) -> None:
+        """Begin it."""
+        # Unbuffered: the pieces are tensors of megabytes, a buffer would only copy them.
+        self._file = self._partial.open("wb", buffering=0)
+
+    def finish(self) -> None:
+        """Put it on disk under its own name; an error removes it."""
         try:
             with self._file:
-                if kind is None:
-                    os.fsync(self._file.fileno())
-            if kind is None:
-                self._partial.replace(self._path)
+                os.fsync(self._file.fileno())
+            self._partial.replace(self._path)
         finally:  # a full disk may show only here
             self._partial.unlink(missing_ok=True)
-        if kind is None:
-            sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
+
+    def discard(self) -> None:
+        """Remove it."""
+        try:
+            self._file.close()
+        finally:
+            self._partial.unlink(missing_ok=True)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes; a memoryview must be one of bytes (format "B")."""
         if self._digest is not None:
-            self._digest.write(data)
+            self._digest.update(data)
         rest = memoryview(data)
         self.n_bytes += len(rest)
         while rest:  # one system call takes at most 2 GiB
@@ -86,7 +80,7 @@ class DurableFile:
         """Hex digest of what was written so far."""
         if self._digest is None:
             raise ValueError(f"{self._path} is written without a hash")
-        return self._digest.sha256
+        return self._digest.hexdigest()
 
 
 def write_durably(path: Path, data: bytes) -> DurableFile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +11,12 @@ import torch
 
 from easysteer_data.shards import layout
 from easysteer_data.shards.dtypes import holds_exactly
-from easysteer_data.shards.durable import ByteDigest, DurableFile
+from easysteer_data.shards.durable import DurableFile
 from easysteer_data.shards.header import RunHeader
 from easysteer_data.shards.index import LayerKey
-from easysteer_data.shards.pack import Pack, Span, pack_tensors, write_pack
+from easysteer_data.shards.pack import Pack, Span, pack_columns, pack_tensors, write_pack
 from easysteer_data.shards.storage import StorageError, StorageMeter, encode
-from easysteer_data.shards.tar import TarWriter
+from easysteer_data.shards.tar import Sink, TarWriter
 from easysteer_data.types import CapturedShard
 
 
@@ -25,19 +27,46 @@ class LayerTar:
     Attributes:
         name: its name relative to the run folder.
         n_bytes: its size.
-        sha256: its hash in hex; None if it was written without one.
+        sha256: its hash in hex.
         spans: for each pack, tensor name -> where it lies.
         error: what storage lost; None where the storage type holds every value.
     """
 
     name: str
     n_bytes: int
-    sha256: str | None
+    sha256: str
     spans: list[dict[str, Span]]
     error: StorageError | None
 
 
-@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """A tar file as it lies in memory, rows where they were captured: written and hashed by two threads.
+
+    Attributes:
+        spans: for each pack, tensor name -> where it lies.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview] = []
+        self.spans: list[dict[str, Span]] = []
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes, which must stay as they are."""
+        self._parts.append(data)
+
+    def write_to(self, file: DurableFile) -> None:
+        """Write all of it."""
+        for part in self._parts:
+            file.write(part)
+
+    def sha256(self) -> str:
+        """The file's hash in hex."""
+        digest = hashlib.sha256()
+        for part in self._parts:
+            digest.update(part)
+        return digest.hexdigest()
+
+
 class LayerTarWriter:
     """Writes one shard's layers, also several at once.
 
@@ -45,52 +74,59 @@ class LayerTarWriter:
         out: the run folder.
         header: the run's header.
         shard: the rows as captured.
+
+    Args:
         packs: how the shard is divided.
         labels: label of each row, None in runs without labels.
     """
 
-    out: Path
-    header: RunHeader
-    shard: CapturedShard
-    packs: tuple[Pack, ...]
-    labels: torch.Tensor | None
+    def __init__(
+        self,
+        out: Path,
+        header: RunHeader,
+        shard: CapturedShard,
+        packs: Sequence[Pack],
+        labels: torch.Tensor | None,
+    ) -> None:
+        self.out = out
+        self.header = header
+        self.shard = shard
+        self._packs = [(pack, pack_columns(pack, shard.index, labels)) for pack in packs]
 
     def stores_as_captured(self, key: LayerKey) -> bool:
         """Whether a layer's rows are stored in the type that they have."""
         stream, layer_id = key
         return self.shard.values[stream][layer_id].dtype == self.header.streams[stream].torch_dtype
 
-    def digest(self, key: LayerKey) -> str:
-        """The hash of the file that `write` makes of a layer that is stored as captured: sha256 in hex.
+    def name(self, key: LayerKey) -> str:
+        """The name of a layer's file, relative to the run folder."""
+        return layout.tar_name(*key, self.shard.number)
 
-        By another thread than `write`'s, since it takes twice as long.
-        """
-        digest = ByteDigest()
-        self._put(digest, key, None)
-        return digest.sha256
+    def bytes_of(self, key: LayerKey) -> LayerBytes:
+        """The file of a layer that is stored as captured."""
+        data = LayerBytes()
+        data.spans = self._put(data, key, None)
+        return data
 
-    def write(self, key: LayerKey, *, hashed: bool = True) -> LayerTar:
+    def write(self, key: LayerKey) -> LayerTar:
         """Convert and write one layer; beside the captured rows, one pack of its stored ones is in memory."""
         stream, layer_id = key
         held = holds_exactly(
             self.header.streams[stream].torch_dtype, self.shard.values[stream][layer_id].dtype
         )
         meter = None if held else StorageMeter()
-        name = layout.tar_name(stream, layer_id, self.shard.number)
-        with DurableFile(self.out / name, hashed=hashed) as file:
+        with DurableFile(self.out / self.name(key)) as file:
             spans = self._put(file, key, meter)
-        sha256 = file.sha256 if hashed else None
-        return LayerTar(name, file.n_bytes, sha256, spans, None if meter is None else meter.error())
+        return LayerTar(
+            self.name(key), file.n_bytes, file.sha256, spans, None if meter is None else meter.error()
+        )
 
-    def _put(
-        self, file: DurableFile | ByteDigest, key: LayerKey, meter: StorageMeter | None
-    ) -> list[dict[str, Span]]:
+    def _put(self, sink: Sink, key: LayerKey, meter: StorageMeter | None) -> list[dict[str, Span]]:
         stream, layer_id = key
         rows, dtype = self.shard.values[stream][layer_id], self.header.streams[stream].torch_dtype
-        tar, spans = TarWriter(file), []
-        for pack in self.packs:
-            stored = encode(rows[pack.rows], dtype, meter)
-            tensors = pack_tensors(pack, stored, self.shard.index, self.labels)
+        tar, spans = TarWriter(sink), []
+        for pack, columns in self._packs:
+            tensors = pack_tensors(columns, encode(rows[pack.rows], dtype, meter))
             spans.append(write_pack(tar, pack.key, tensors, self._about(key, pack)))
         tar.finish()
         return spans

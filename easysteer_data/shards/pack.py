@@ -58,56 +58,76 @@ def packs_of(shard: CapturedShard, header: RunHeader) -> tuple[Pack, ...]:
     return tuple(packs)
 
 
-def pack_tensors(
-    pack: Pack, stored: StoredRows, index: RowIndex, labels: torch.Tensor | None
-) -> dict[str, torch.Tensor]:
-    """One layer's tensors of one pack, in the order they are stored; `stored` holds the pack's rows only.
+@dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """A tensor as it lies in a file.
 
-    The widest element type goes first and the rows last, so that every tensor's offset is a multiple of its
-    element size without padding.
+    Attributes:
+        dtype: its element type.
+        shape: its shape.
+        data: its elements, format "B".
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data: memoryview
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorBytes:
+        """A tensor's memory, without a copy if it is contiguous."""
+        # Not view(-1): a tensor of no or one element may be contiguous and have any stride.
+        flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
+        # numpy has no bfloat16, but every dtype has bytes
+        return cls(tensor.dtype, tuple(tensor.shape), flat.view(torch.uint8).numpy().data)
+
+
+def pack_columns(pack: Pack, index: RowIndex, labels: torch.Tensor | None) -> dict[str, TensorBytes]:
+    """What a pack's file has of each row beside the row, the same for all layers, in the order it is stored.
+
+    The widest element type goes first, so that every tensor's offset is a multiple of its element size
+    without padding; `pack_tensors` puts the rows last.
     """
     columns = {} if labels is None else {"label": labels}
     columns |= {"prompt": index.prompt, "position": index.position, "token_id": index.token_id}
-    tensors = {name: column[pack.rows] for name, column in columns.items()}
+    return {name: TensorBytes.of(column[pack.rows]) for name, column in columns.items()}
+
+
+def pack_tensors(columns: Mapping[str, TensorBytes], stored: StoredRows) -> dict[str, TensorBytes]:
+    """One layer's tensors of one pack, in the order they are stored; `stored` holds the pack's rows only."""
+    tensors = dict(columns)
     if stored.scale is not None:
-        tensors["scale"] = stored.scale
-    return {**tensors, "rows": stored.rows}
+        tensors["scale"] = TensorBytes.of(stored.scale)
+    return {**tensors, "rows": TensorBytes.of(stored.rows)}
 
 
 def write_pack(
-    tar: TarWriter, key: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]
+    tar: TarWriter, key: str, tensors: Mapping[str, TensorBytes], about: Mapping[str, object]
 ) -> dict[str, Span]:
     """Write the two members of a sample, and return where each tensor lies."""
-    header, n_bytes = safetensors_header(tensors)
-    start = tar.add(f"{key}.safetensors", [header, *map(tensor_bytes, tensors.values())]) + len(header)
+    header = safetensors_header(tensors)
+    data = [tensor.data for tensor in tensors.values()]
+    start = tar.add(f"{key}.safetensors", [header, *data]) + len(header)
     tar.add(f"{key}.json", [canonical_json(about)])
-    return dict(zip(tensors, _spans(start, n_bytes), strict=True))
+    return dict(zip(tensors, _spans(start, map(len, data)), strict=True))
 
 
-def safetensors_header(tensors: Mapping[str, torch.Tensor]) -> tuple[bytes, list[int]]:
-    """The bytes before the tensors of a safetensors file, and each tensor's size in bytes.
+def safetensors_header(tensors: Mapping[str, TensorBytes]) -> bytes:
+    """The bytes before the tensors of a safetensors file.
 
     Eight bytes of length (little-endian), then JSON, padded with blanks to a multiple of 8.
     """
-    n_bytes = [tensor.numel() * tensor.element_size() for tensor in tensors.values()]
+    spans = _spans(0, (len(tensor.data) for tensor in tensors.values()))
     entries = {
         name: {
             "dtype": SAFETENSORS_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
+            "shape": tensor.shape,
             "data_offsets": [start, start + size],
         }
-        for (name, tensor), (start, size) in zip(tensors.items(), _spans(0, n_bytes), strict=True)
+        for (name, tensor), (start, size) in zip(tensors.items(), spans, strict=True)
     }
     text = canonical_json(entries)
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, n_bytes
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """A tensor's memory as bytes, without a copy if it is contiguous."""
-    # Not view(-1): a tensor of no or one element may be contiguous and have any stride.
-    flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
-    return flat.view(torch.uint8).numpy().data  # numpy has no bfloat16, but every dtype has bytes
+    return len(text).to_bytes(8, "little") + text
 
 
 def _spans(start: int, sizes: Iterable[int]) -> Sequence[Span]:

@@ -144,7 +144,7 @@ class RemoteRunWriter:
             if shard.number in self._begun:
                 raise RunError(f"{self.out}: shard {shard.number} is committed already")
             self._settle(self._spool.max_bytes - shard_bytes(self.header, len(shard.index)))
-            entry = write_shard(self._spool.folder, self.header, shard, self._spool.min_free_bytes)
+            entry = write_shard(self._spool.folder, self.header, shard, self._spool.min_free_bytes).entry
             self._begun.add(shard.number)
             self._uploads.append((self._shards.submit(self._upload, entry), entry.n_bytes))
         return entry
@@ -182,7 +182,7 @@ class RemoteRunWriter:
         names = [layout.statistics_name(number) for number in range(n_shards)]
         merge = StatisticsMerge(layer_keys(self.header.layers))
         for path in self._files.map(self._fetch, names):
-            merge.add(path)
+            merge.add_file(path)
         data = merge.to_bytes()
         statistics = FileEntry(layout.STATISTICS, len(data), hashlib.sha256(data).hexdigest())
         manifest = Manifest(self.header, self.entries, statistics, measured or {})

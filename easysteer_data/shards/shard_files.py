@@ -5,13 +5,15 @@ Commits nothing: whoever keeps the run's journal does. Knows no engine and no co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from easysteer_data.shards import layout
 from easysteer_data.shards.check import check_shard
 from easysteer_data.shards.durable import make_folder, write_durably
 from easysteer_data.shards.header import RunHeader
-from easysteer_data.shards.index import index_bytes
+from easysteer_data.shards.index import LayerKey, index_bytes
 from easysteer_data.shards.journal import FileEntry, ShardEntry
 from easysteer_data.shards.layer_work import WrittenLayer
 from easysteer_data.shards.prompt_table import prompt_table_bytes
@@ -29,9 +31,22 @@ def make_folders(out: Path, header: RunHeader) -> None:
         make_folder(out / name)
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenShard:
+    """A shard whose files are there.
+
+    Attributes:
+        entry: the record of its files, for the journal.
+        statistics: what its statistics file holds.
+    """
+
+    entry: ShardEntry
+    statistics: Mapping[LayerKey, LayerStatistics]
+
+
 def write_shard(
     out: Path, header: RunHeader, shard: CapturedShard, min_free_bytes: int = 0, work: ShardWork | None = None
-) -> ShardEntry:
+) -> WrittenShard:
     """Write one shard's files; rows are converted to the storage type.
 
     Args:
@@ -41,9 +56,6 @@ def write_shard(
         min_free_bytes: bytes of the file system that the shard must leave free; 0 = no check.
         work: what has begun with it already, for which there was room. If it is of other rows, its files are
             written anew.
-
-    Returns:
-        The record of the files, for the journal.
 
     Raises:
         RunError: the shard is not as planned, or the disk is full or fails.
@@ -58,11 +70,11 @@ def write_shard(
             check_space(out, shard_bytes(header, len(shard.index)), min_free_bytes)
     try:
         with write_failures_explained(out), work or ShardWork(out, header, shard) as begun:
-            files = _write_files(out, header, shard, begun)
+            begun.begin_all()
+            return _written(out, header, shard, begun)
     except BaseException:
         remove_files(out, header, shard.number)
         raise
-    return ShardEntry(shard.number, header.plan[shard.number], len(shard.index), files)
 
 
 def write_file(out: Path, name: str, data: bytes) -> FileEntry:
@@ -71,20 +83,20 @@ def write_file(out: Path, name: str, data: bytes) -> FileEntry:
     return FileEntry(name, file.n_bytes, file.sha256)
 
 
-def _write_files(
-    out: Path, header: RunHeader, shard: CapturedShard, work: ShardWork
-) -> tuple[FileEntry, ...]:
-    work.begin_all()
+def _written(out: Path, header: RunHeader, shard: CapturedShard, work: ShardWork) -> WrittenShard:
     prompts = prompt_table_bytes(shard.prompts, header.label)
     files = [write_file(out, layout.prompts_name(shard.number), prompts)]
     layers = work.result()
-    statistics = statistics_bytes({key: _with_error(layer) for key, layer in layers.items()})
-    files.append(write_file(out, layout.statistics_name(shard.number), statistics))
+    statistics = {key: _with_error(layer) for key, layer in layers.items()}
+    files.append(write_file(out, layout.statistics_name(shard.number), statistics_bytes(statistics)))
     tars = {key: layer.tar for key, layer in layers.items() if layer.tar is not None}
     if tars:
         index = index_bytes(shard.number, work.packs, {key: tar.spans for key, tar in tars.items()})
         files.append(write_file(out, layout.index_name(shard.number), index))
-    return (*(FileEntry(tar.name, tar.n_bytes, layers[key].sha256) for key, tar in tars.items()), *files)
+    tar_files = [FileEntry(tar.name, tar.n_bytes, tar.sha256) for tar in tars.values()]
+    prompt_range = header.plan[shard.number]
+    entry = ShardEntry(shard.number, prompt_range, len(shard.index), (*tar_files, *files))
+    return WrittenShard(entry, statistics)
 
 
 def _with_error(layer: WrittenLayer) -> LayerStatistics:

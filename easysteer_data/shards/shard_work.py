@@ -96,7 +96,11 @@ class ShardWork:
     def _end(self) -> None:
         with self._lock:
             self._ended = True
-        self._beside.close()
+        try:
+            self._beside.close()
+        finally:
+            for layer in self._layers.values():
+                layer.discard()
 
     def __enter__(self) -> Self:
         return self

@@ -81,15 +81,22 @@ class StatisticsMerge:
         self._layers: dict[LayerKey, LayerStatistics] = {}
         self.n_shards = 0
 
-    def add(self, path: Path) -> None:
+    def add(self, shard: Mapping[LayerKey, LayerStatistics]) -> None:
+        """Take the next shard in."""
+        self._add((key, shard[key]) for key in self._keys)
+
+    def add_file(self, path: Path) -> None:
         """Take the next shard's file in; one of its layers is in memory at a time.
 
         Raises:
             BadShardError: the file can't be read or lacks a layer; nothing of it is taken in.
         """
+        self._add(zip(self._keys, _read_layers(path, self._keys), strict=True))
+
+    def _add(self, shard: Iterable[tuple[LayerKey, LayerStatistics]]) -> None:
         layers = dict(self._layers)
-        for key, shard in zip(self._keys, _read_layers(path, self._keys), strict=True):
-            layers[key] = layers[key].merged(shard) if key in layers else shard
+        for key, more in shard:
+            layers[key] = layers[key].merged(more) if key in layers else more
         self._layers = layers
         self.n_shards += 1
 

@@ -6,11 +6,12 @@ The standard tarfile module pads to 10 kB records and copies each member; this w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from easysteer_data.errors import RunError
-from easysteer_data.shards.durable import ByteDigest, DurableFile
 
 BLOCK = 512
+_SMALL_BYTES = 2**16  # parts of fewer are brought together: to write each takes longer than to copy it
 _MAX_MEMBER_BYTES = 8 * 2**30 - 1  # eleven octal digits
 _MAX_NAME_BYTES = 100
 
@@ -46,22 +47,48 @@ def member_header(name: str, n_bytes: int) -> bytes:
     return header[:148] + b"%06o\0 " % sum(header) + header[156:]
 
 
-class TarWriter:
-    """Appends members to an open file, or to the digest of one."""
+class Sink(Protocol):
+    """Takes bytes one after the other."""
 
-    def __init__(self, file: DurableFile | ByteDigest) -> None:
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Append bytes."""
+
+
+class TarWriter:
+    """Appends members to an empty file, or to what takes bytes as one does."""
+
+    def __init__(self, file: Sink) -> None:
         self._file = file
+        self._n_bytes = 0
+        self._small = bytearray()  # not written yet
 
     def add(self, name: str, parts: Sequence[bytes | memoryview]) -> int:
         """Write one member out of consecutive parts, and return the offset of its first byte in the file."""
         n_bytes = sum(len(part) for part in parts)
-        self._file.write(member_header(name, n_bytes))
-        offset = self._file.n_bytes
+        self._put(member_header(name, n_bytes))
+        offset = self._n_bytes
         for part in parts:
-            self._file.write(part)
-        self._file.write(bytes(-n_bytes % BLOCK))
+            self._put(part)
+        self._put(bytes(-n_bytes % BLOCK))
         return offset
 
     def finish(self) -> None:
         """Write the end-of-archive mark: two empty blocks and nothing more."""
-        self._file.write(bytes(2 * BLOCK))
+        self._put(bytes(2 * BLOCK))
+        self._write_small()
+
+    def _put(self, part: bytes | memoryview) -> None:
+        self._n_bytes += len(part)
+        if len(part) < _SMALL_BYTES:
+            self._small += part
+            if len(self._small) < _SMALL_BYTES:
+                return
+            part = b""
+        self._write_small()
+        if part:
+            self._file.write(part)
+
+    def _write_small(self) -> None:
+        if self._small:
+            self._file.write(bytes(self._small))
+            self._small.clear()

@@ -6,7 +6,7 @@ Knows no engine and no corpus.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,7 @@ from easysteer_data.shards import layout
 from easysteer_data.shards.check import check_shard
 from easysteer_data.shards.durable import append_durably, sync_folder
 from easysteer_data.shards.header import Json, RunHeader
-from easysteer_data.shards.index import layer_keys
+from easysteer_data.shards.index import LayerKey, layer_keys
 from easysteer_data.shards.journal import ShardEntry, journal_bytes
 from easysteer_data.shards.lock import FolderLock
 from easysteer_data.shards.manifest import Manifest, check_entry, refuse_gaps
@@ -26,6 +26,7 @@ from easysteer_data.shards.resume import claim_folder, lock_folder
 from easysteer_data.shards.shard_files import write_file, write_shard
 from easysteer_data.shards.shard_work import ShardWork
 from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
+from easysteer_data.shards.statistics import LayerStatistics
 from easysteer_data.shards.statistics_file import StatisticsMerge
 from easysteer_data.shards.taking import take_file
 from easysteer_data.types import CapturedShard, OnExisting
@@ -129,11 +130,11 @@ class RunWriter:
             work = self._begun.pop(shard.number, None)
             min_free_bytes = 0 if work is not None else self._reserve(shard)
         try:
-            entry = write_shard(self.out, self.header, shard, min_free_bytes, work)
-            self._commit(entry)
+            written = write_shard(self.out, self.header, shard, min_free_bytes, work)
+            self._commit(written.entry, written.statistics)
         finally:
             del self._writing[shard.number]
-        return entry
+        return written.entry
 
     def begin(self, shard: CapturedShard, is_current: Callable[[], bool] = lambda: True) -> ShardWork | None:
         """Begin to write a shard whose labels are known and whose rows are still coming; `write` follows.
@@ -226,15 +227,19 @@ class RunWriter:
         self._lock.release()
         return manifest
 
-    def _commit(self, entry: ShardEntry) -> None:
+    def _commit(
+        self, entry: ShardEntry, statistics: Mapping[LayerKey, LayerStatistics] | None = None
+    ) -> None:
         with self._committing:
             with write_failures_explained(self.out):
                 append_durably(self.out / layout.JOURNAL, journal_bytes([entry]))
             self._committed[entry.number] = entry
+            if statistics is not None and entry.number == self._merge.n_shards:
+                self._merge.add(statistics)
             with suppress(BadShardError):  # `close` raises it
                 self._merge_statistics()
 
     def _merge_statistics(self) -> None:
         """Take in the shards that follow those so far: with thousands at the end, that would take long."""
         while (number := self._merge.n_shards) in self._committed:
-            self._merge.add(self.out / layout.statistics_name(number))
+            self._merge.add_file(self.out / layout.statistics_name(number))

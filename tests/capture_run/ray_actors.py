@@ -73,7 +73,7 @@ class MadeRowsActor(CaptureActor):
 
         def write(folder: Path) -> ShardEntry:
             make_folders(folder, header)
-            return write_shard(folder, header, shard)
+            return write_shard(folder, header, shard).entry
 
         return ShardResult(write_staged(self._plan, place, write), len(shard.index), {})
 

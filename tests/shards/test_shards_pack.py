@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from easysteer_data.shards import LabelHeader, StreamHeader
 from easysteer_data.shards.dtypes import STORAGE_DTYPES
-from easysteer_data.shards.pack import pack_tensors, packs_of, safetensors_header, tensor_bytes
+from easysteer_data.shards.pack import TensorBytes, pack_columns, pack_tensors, packs_of, safetensors_header
 from easysteer_data.shards.storage import encode
 from tests.shards.made import YES_NO, make_run, same_bits, write_run
 
@@ -32,15 +32,23 @@ def test_a_pack_is_a_safetensors_file_whose_tensors_lie_at_multiples_of_their_el
         stored = encode(
             shard.values["hidden_states"][0][pack.rows], made.header.streams["hidden_states"].torch_dtype
         )
-        tensors = pack_tensors(pack, stored, shard.index, labels)
-        header, n_bytes = safetensors_header(tensors)
+        tensors = pack_tensors(pack_columns(pack, shard.index, labels), stored)
+        header = safetensors_header(tensors)
         assert len(header) % 8 == 0
-        assert n_bytes == [tensor.nbytes for tensor in tensors.values()]
-        read = safetensors.torch.load(header + b"".join(map(tensor_bytes, tensors.values())))
-        assert read.keys() == tensors.keys()
-        assert all(tensor_bytes(read[name]) == tensor_bytes(tensors[name]) for name in tensors)
+        read = safetensors.torch.load(header + b"".join(tensor.data for tensor in tensors.values()))
+        expected = {} if labels is None else {"label": labels[pack.rows]}
+        for name in ("prompt", "position", "token_id"):
+            expected[name] = getattr(shard.index, name)[pack.rows]
+        if stored.scale is not None:
+            expected["scale"] = stored.scale
+        expected["rows"] = stored.rows
+        assert list(tensors) == list(expected)
+        assert {name: tensor.dtype for name, tensor in read.items()} == {
+            name: tensor.dtype for name, tensor in expected.items()
+        }
+        assert all(torch.equal(read[name].float(), expected[name].float()) for name in expected)
         start = len(header)
-        for tensor in tensors.values():
+        for tensor in expected.values():
             assert start % tensor.element_size() == 0
             start += tensor.nbytes
 
@@ -58,7 +66,7 @@ def test_packs_are_whole_prompts_in_order_and_near_their_size(n_rows: list[int],
 
 def test_memory_of_a_contiguous_tensor_is_written_where_it_lies() -> None:
     tensor = torch.arange(12, dtype=torch.float32).view(3, 4)
-    view = tensor_bytes(tensor[1:])
+    view = TensorBytes.of(tensor[1:]).data
     tensor[1] = 7
     assert bytes(view) == tensor[1:].numpy().tobytes()
 
@@ -66,8 +74,8 @@ def test_memory_of_a_contiguous_tensor_is_written_where_it_lies() -> None:
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_rows_that_are_not_contiguous_are_written_in_their_order(n: int) -> None:
     tensor = torch.arange(20, dtype=torch.float32).view(5, 4)[:, 1 : n + 1].T
-    assert bytes(tensor_bytes(tensor)) == tensor.numpy().tobytes()
-    assert bytes(tensor_bytes(tensor[:, 0])) == tensor[:, 0].numpy().tobytes()
+    assert bytes(TensorBytes.of(tensor).data) == tensor.numpy().tobytes()
+    assert bytes(TensorBytes.of(tensor[:, 0]).data) == tensor[:, 0].numpy().tobytes()
 
 
 def test_a_tar_holds_each_pack_as_two_members_that_stock_readers_read(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class CaptureActor:
 
         def write(folder: Path) -> ShardEntry:
             make_folders(folder, header)
-            return write_shard(folder, header, shard.proven, min_free_bytes)
+            return write_shard(folder, header, shard.proven, min_free_bytes).entry
 
         return ShardResult(write_staged(self._plan, place, write), shard.n_tokens, shard.gates)
 
