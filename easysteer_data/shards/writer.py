@@ -133,7 +133,8 @@ class RunWriter:
             written = write_shard(self.out, self.header, shard, min_free_bytes, work)
             self._commit(written.entry, written.statistics)
         finally:
-            del self._writing[shard.number]
+            with self._reserving:
+                del self._writing[shard.number]
         return written.entry
 
     def begin(self, shard: CapturedShard, is_current: Callable[[], bool] = lambda: True) -> ShardWork | None:
