@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from threading import Lock
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -17,26 +18,40 @@ class FrozenHeap:
     second, while rows may be waited for. Objects made in the block are collected as usual, the others again
     behind it. A heap that others have frozen stays as it is, as by an engine in this process at its start.
 
+    Blocks may overlap.
+
     Attributes:
-        is_of_others: whether one was found frozen in this process. It is not looked at again: to count what
-            is frozen takes a tenth of a second where it is much.
+        is_of_others: whether one was found frozen in this process. To count what is frozen takes a tenth of a
+            second where it is much: it is not done again before `look_again`.
     """
 
     is_of_others: ClassVar[bool] = False
+    _lock: ClassVar[Lock] = Lock()
+    _n_ours: ClassVar[int] = 0  # blocks that have frozen it
 
     def __init__(self) -> None:
         self._frozen = False
 
+    @classmethod
+    def look_again(cls) -> None:
+        """Count anew: others may have let go, as an engine that was closed."""
+        cls.is_of_others = False
+
     def __enter__(self) -> Self:
-        if not FrozenHeap.is_of_others:
-            FrozenHeap.is_of_others = gc.get_freeze_count() >= _OF_PYTHON
-        self._frozen = not FrozenHeap.is_of_others
-        if self._frozen:
-            gc.freeze()
+        with FrozenHeap._lock:
+            if not FrozenHeap._n_ours and not FrozenHeap.is_of_others:
+                FrozenHeap.is_of_others = gc.get_freeze_count() >= _OF_PYTHON
+            self._frozen = not FrozenHeap.is_of_others
+            if self._frozen:
+                FrozenHeap._n_ours += 1
+                gc.freeze()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._frozen:
-            gc.unfreeze()
+        with FrozenHeap._lock:
+            if self._frozen:
+                FrozenHeap._n_ours -= 1
+                if not FrozenHeap._n_ours:
+                    gc.unfreeze()

@@ -10,6 +10,7 @@ from typing import Any
 
 from easysteer_data.engine.channel import remove_mailboxes
 from easysteer_data.engine.cpu_faults import sound_arguments
+from easysteer_data.engine.frozen_heap import FrozenHeap
 from easysteer_data.engine.versions import check_vllm_version
 from easysteer_data.engine.wire import KEY
 from easysteer_data.errors import SettingsError
@@ -126,3 +127,4 @@ def close_llm(llm: Any) -> None:
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
         cleanup_dist_env_and_memory()
+    FrozenHeap.look_again()

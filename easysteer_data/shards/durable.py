@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ class DurableFile:
 
     The temporary name is hidden and has another suffix, so that no `*.tar` pattern finds it. An exception in
     the block removes the file; a killed process leaves it to `remove_partial_files`. Where no block fits:
-    `open`, then `finish` or `discard`.
+    `open`, `write`, `sync`, and `keep`; or `discard` at any time.
 
     Attributes:
         n_bytes: bytes written so far.
@@ -28,7 +29,8 @@ class DurableFile:
 
     def __init__(self, path: Path, *, hashed: bool = True) -> None:
         self._path = path
-        self._partial = path.with_name(f".{path.name}{_PARTIAL}")
+        self._partial = partial_name(path)
+        self._file: io.FileIO | None = None
         self._digest = hashlib.sha256() if hashed else None
         self.n_bytes = 0
 
@@ -39,41 +41,63 @@ class DurableFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.finish()
-        else:
+        if error is not None:
+            self._discard_after(error)
+            return
+        try:
+            self.sync()
+            self.keep()
+        except BaseException as failed:  # a full disk may show only here
+            self._discard_after(failed)
+            raise
+
+    def _discard_after(self, error: BaseException) -> None:
+        """Remove it; that it can't be removed either is noted in the error."""
+        try:
             self.discard()
+        except OSError as failed:
+            error.add_note(f"{self._partial} could not be removed: {failed}")
 
     def open(self) -> None:
         """Begin it."""
         # Unbuffered: the pieces are tensors of megabytes, a buffer would only copy them.
         self._file = self._partial.open("wb", buffering=0)
 
-    def finish(self) -> None:
-        """Put it on disk under its own name; an error removes it."""
-        try:
-            with self._file:
-                os.fsync(self._file.fileno())
-            self._partial.replace(self._path)
-        finally:  # a full disk may show only here
-            self._partial.unlink(missing_ok=True)
+    def sync(self) -> None:
+        """Put what was written on disk; nothing more can be."""
+        with self._opened as file:
+            os.fsync(file.fileno())
+
+    def keep(self) -> None:
+        """Give it its own name."""
+        self._partial.replace(self._path)
+        self._file = None
         sync_folder(self._path.parent)
 
     def discard(self) -> None:
-        """Remove it."""
-        try:
-            self._file.close()
-        finally:
-            self._partial.unlink(missing_ok=True)
+        """Remove it, unless it has its own name."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            finally:
+                self._partial.unlink(missing_ok=True)
+
+    @property
+    def _opened(self) -> io.FileIO:
+        if self._file is None:
+            raise ValueError(f"{self._path} is not open")
+        return self._file
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes; a memoryview must be one of bytes (format "B")."""
+        file = self._opened
         if self._digest is not None:
             self._digest.update(data)
         rest = memoryview(data)
         self.n_bytes += len(rest)
         while rest:  # one system call takes at most 2 GiB
-            rest = rest[self._file.write(rest) :]
+            rest = rest[file.write(rest) :]
 
     @property
     def sha256(self) -> str:
@@ -120,6 +144,11 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def partial_name(path: Path) -> Path:
+    """The temporary name of a file."""
+    return path.with_name(f".{path.name}{_PARTIAL}")
 
 
 def is_partial(path: Path) -> bool:

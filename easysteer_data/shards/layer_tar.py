@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from easysteer_data.shards.header import RunHeader
 from easysteer_data.shards.index import LayerKey
 from easysteer_data.shards.pack import Pack, Span, pack_columns, pack_tensors, write_pack
 from easysteer_data.shards.storage import StorageError, StorageMeter, encode
-from easysteer_data.shards.tar import Sink, TarWriter
+from easysteer_data.shards.tar import SMALL_BYTES, Sink, TarWriter
 from easysteer_data.types import CapturedShard
 
 
@@ -37,34 +36,6 @@ class LayerTar:
     sha256: str
     spans: list[dict[str, Span]]
     error: StorageError | None
-
-
-class LayerBytes:
-    """A tar file as it lies in memory, rows where they were captured: written and hashed by two threads.
-
-    Attributes:
-        spans: for each pack, tensor name -> where it lies.
-    """
-
-    def __init__(self) -> None:
-        self._parts: list[bytes | memoryview] = []
-        self.spans: list[dict[str, Span]] = []
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append bytes, which must stay as they are."""
-        self._parts.append(data)
-
-    def write_to(self, file: DurableFile) -> None:
-        """Write all of it."""
-        for part in self._parts:
-            file.write(part)
-
-    def sha256(self) -> str:
-        """The file's hash in hex."""
-        digest = hashlib.sha256()
-        for part in self._parts:
-            digest.update(part)
-        return digest.hexdigest()
 
 
 class LayerTarWriter:
@@ -93,35 +64,33 @@ class LayerTarWriter:
         self.shard = shard
         self._packs = [(pack, pack_columns(pack, shard.index, labels)) for pack in packs]
 
-    def stores_as_captured(self, key: LayerKey) -> bool:
-        """Whether a layer's rows are stored in the type that they have."""
+    def has_bytes(self, key: LayerKey) -> bool:
+        """Whether a layer's file lies in memory but for what is small: its rows are stored as they are."""
         stream, layer_id = key
-        return self.shard.values[stream][layer_id].dtype == self.header.streams[stream].torch_dtype
+        rows = self.shard.values[stream][layer_id]
+        return (
+            rows.dtype == self.header.streams[stream].torch_dtype
+            and rows.is_contiguous()
+            and rows.nbytes >= SMALL_BYTES * len(self._packs)
+        )
 
     def name(self, key: LayerKey) -> str:
         """The name of a layer's file, relative to the run folder."""
         return layout.tar_name(*key, self.shard.number)
 
-    def bytes_of(self, key: LayerKey) -> LayerBytes:
-        """The file of a layer that is stored as captured."""
-        data = LayerBytes()
-        data.spans = self._put(data, key, None)
-        return data
-
-    def write(self, key: LayerKey) -> LayerTar:
+    def write(self, key: LayerKey, file: DurableFile) -> LayerTar:
         """Convert and write one layer; beside the captured rows, one pack of its stored ones is in memory."""
         stream, layer_id = key
         held = holds_exactly(
             self.header.streams[stream].torch_dtype, self.shard.values[stream][layer_id].dtype
         )
         meter = None if held else StorageMeter()
-        with DurableFile(self.out / self.name(key)) as file:
-            spans = self._put(file, key, meter)
-        return LayerTar(
-            self.name(key), file.n_bytes, file.sha256, spans, None if meter is None else meter.error()
-        )
+        spans = self.put(file, key, meter)
+        error = None if meter is None else meter.error()
+        return LayerTar(self.name(key), file.n_bytes, file.sha256, spans, error)
 
-    def _put(self, sink: Sink, key: LayerKey, meter: StorageMeter | None) -> list[dict[str, Span]]:
+    def put(self, sink: Sink, key: LayerKey, meter: StorageMeter | None = None) -> list[dict[str, Span]]:
+        """Give a layer's file to what takes bytes; returns where each pack's tensors lie."""
         stream, layer_id = key
         rows, dtype = self.shard.values[stream][layer_id], self.header.streams[stream].torch_dtype
         tar, spans = TarWriter(sink), []

@@ -62,7 +62,8 @@ def write_shard(
         ProofError: a row is not finite, or overflows the storage type.
     """
     if work is not None and not work.is_of(shard):
-        work.drop()
+        with write_failures_explained(out):
+            work.drop()
         work = None
     if work is None:
         check_shard(shard, header)
@@ -70,7 +71,7 @@ def write_shard(
             check_space(out, shard_bytes(header, len(shard.index)), min_free_bytes)
     try:
         with write_failures_explained(out), work or ShardWork(out, header, shard) as begun:
-            begun.begin_all()
+            begun.finish()
             return _written(out, header, shard, begun)
     except BaseException:
         remove_files(out, header, shard.number)

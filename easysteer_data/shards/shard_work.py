@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Self
 import torch
 
 from easysteer_data.shards import layout
+from easysteer_data.shards.durable import partial_name
 from easysteer_data.shards.header import RunHeader
 from easysteer_data.shards.index import LayerKey, layer_keys
 from easysteer_data.shards.labels import row_labels
@@ -56,10 +57,14 @@ class ShardWork:
         self._lock = Lock()
 
     def begin(self, key: LayerKey) -> None:
-        """Begin with a layer whose rows are there; nothing happens if it has begun, or the work has ended."""
+        """Begin with a layer whose rows are there; nothing happens if it has begun, or the work has ended.
+
+        Its file has a temporary name until `finish`.
+        """
         with self._lock:
             if key not in self._layers and not self._ended:
-                self._layers[key] = LayerWork(self._writer, key, self._groups, self._beside)
+                layer = self._layers[key] = LayerWork(self._writer, key, self._groups, self._beside)
+                layer.start()
 
     def is_of(self, shard: CapturedShard) -> bool:
         """Whether these are the rows that are written: the same labels, in memory that was theirs alone."""
@@ -77,13 +82,14 @@ class ShardWork:
         """Whether none of it goes on."""
         return self._ended
 
-    def begin_all(self) -> None:
-        """Begin with the layers that have not begun."""
+    def finish(self) -> None:
+        """Say that the rows are proven; begin with the layers that have not begun."""
         for key in layer_keys(self._header.layers):
             self.begin(key)
+            self._layers[key].approve()
 
     def result(self) -> dict[LayerKey, WrittenLayer]:
-        """Wait for all layers, which must have begun; raises as `LayerWork.result`."""
+        """Wait for all layers, after `finish`; raises as `LayerWork.result`."""
         return {key: self._layers[key].result() for key in layer_keys(self._header.layers)}
 
     def drop(self) -> None:
@@ -96,11 +102,10 @@ class ShardWork:
     def _end(self) -> None:
         with self._lock:
             self._ended = True
-        try:
-            self._beside.close()
-        finally:
+        with ExitStack() as last:  # all of it, also where one fails
             for layer in self._layers.values():
-                layer.discard()
+                last.callback(layer.discard)
+            last.callback(self._beside.close)
 
     def __enter__(self) -> Self:
         return self
@@ -108,20 +113,22 @@ class ShardWork:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        try:
+            self._end()
+        except OSError as failed:
+            if error is None:
+                raise
+            error.add_note(f"and then: {failed}")
 
 
 def remove_files(out: Path, header: RunHeader, number: int) -> None:
     """Remove what was written of a shard that will not be whole."""
     names = [layout.tar_name(*key, number) for key in layer_keys(header.tar_layers)]
-    for name in (
-        *names,
-        layout.prompts_name(number),
-        layout.statistics_name(number),
-        layout.index_name(number),
-    ):
-        with suppress(OSError):
-            (out / name).unlink()
+    names += [layout.prompts_name(number), layout.statistics_name(number), layout.index_name(number)]
+    for path in (out / name for name in names):
+        for written in (path, partial_name(path)):
+            with suppress(OSError):
+                written.unlink()
 
 
 def _same_labels(one: RowIndex, other: RowIndex) -> bool:

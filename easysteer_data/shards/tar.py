@@ -11,7 +11,7 @@ from typing import Protocol
 from easysteer_data.errors import RunError
 
 BLOCK = 512
-_SMALL_BYTES = 2**16  # parts of fewer are brought together: to write each takes longer than to copy it
+SMALL_BYTES = 2**16  # parts of fewer are brought together: to write each takes longer than to copy it
 _MAX_MEMBER_BYTES = 8 * 2**30 - 1  # eleven octal digits
 _MAX_NAME_BYTES = 100
 
@@ -79,9 +79,9 @@ class TarWriter:
 
     def _put(self, part: bytes | memoryview) -> None:
         self._n_bytes += len(part)
-        if len(part) < _SMALL_BYTES:
+        if len(part) < SMALL_BYTES:
             self._small += part
-            if len(self._small) < _SMALL_BYTES:
+            if len(self._small) < SMALL_BYTES:
                 return
             part = b""
         self._write_small()

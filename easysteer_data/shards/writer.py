@@ -24,7 +24,7 @@ from easysteer_data.shards.lock import FolderLock
 from easysteer_data.shards.manifest import Manifest, check_entry, refuse_gaps
 from easysteer_data.shards.resume import claim_folder, lock_folder
 from easysteer_data.shards.shard_files import write_file, write_shard
-from easysteer_data.shards.shard_work import ShardWork
+from easysteer_data.shards.shard_work import ShardWork, remove_files
 from easysteer_data.shards.space import check_space, shard_bytes, write_failures_explained
 from easysteer_data.shards.statistics import LayerStatistics
 from easysteer_data.shards.statistics_file import StatisticsMerge
@@ -131,7 +131,12 @@ class RunWriter:
             min_free_bytes = 0 if work is not None else self._reserve(shard)
         try:
             written = write_shard(self.out, self.header, shard, min_free_bytes, work)
-            self._commit(written.entry, written.statistics)
+            try:
+                self._commit(written.entry, written.statistics)
+            except BaseException:
+                if shard.number not in self._committed:
+                    remove_files(self.out, self.header, shard.number)
+                raise
         finally:
             with self._reserving:
                 del self._writing[shard.number]
@@ -192,7 +197,10 @@ class RunWriter:
             RunError: the shard is committed already or not a planned one; a file is missing, of another size
                 or, where it had to be copied, altered; or the disk is full or fails.
         """
-        self._refuse_committed(entry.number)
+        with self._reserving:
+            self._refuse_committed(entry.number)
+            if entry.number in self._writing:
+                raise RunError(f"{self.out}: shard {entry.number} is being written already")
         check_entry(entry, self.header)
         if faults := entry.faults(source):
             raise BadShardError(f"{source}: shard {entry.number} can't be taken over: {'; '.join(faults)}")

@@ -28,7 +28,7 @@ def driver_phases() -> Iterator[dict[str, float]]:
     from easysteer_data.engine.session import CaptureSession
     from easysteer_data.engine.tapped import TappedEngine
     from easysteer_data.hidden_states import stream
-    from easysteer_data.shards import layer_tar, layer_work, shard_work, writer
+    from easysteer_data.shards import layer_bytes, layer_tar, layer_work, shard_work, writer
 
     begun_s = time.perf_counter()
     seconds: dict[str, float] = defaultdict(float)
@@ -76,8 +76,8 @@ def driver_phases() -> Iterator[dict[str, float]]:
             (shard_work.ShardWork, "result", "shards: wait for layers"),
             (layer_work, "sum_part", "shards: sums"),
             (layer_tar.LayerTarWriter, "write", "shards: converted layers' files"),
-            (layer_tar.LayerBytes, "write_to", "shards: layers' files"),
-            (layer_tar.LayerBytes, "sha256", "shards: hashes"),
+            (layer_bytes.LayerBytes, "write_to", "shards: layers' files"),
+            (layer_bytes.LayerBytes, "sha256", "shards: hashes"),
             (writer.RunWriter, "write", "shards: write"),
             (writer.RunWriter, "_commit", "shards: commit"),
             (writer.RunWriter, "close", "shards: close"),

@@ -64,7 +64,7 @@ def made_shard(
 def measured(folder: Path, header: RunHeader, shard: CapturedShard) -> None:
     """The statistics of a shard's layers, which no file is written of."""
     with shard_work.ShardWork(folder, replace(header, rows=False), shard) as work:
-        work.begin_all()
+        work.finish()
         work.result()
 
 

@@ -123,6 +123,7 @@ def test_layers_are_begun_before_their_step_has_ended(
     settings = replace(settings, capture=replace(settings.capture, **changed))
     capture_corpus(settings, tmp_path / "plain")
     with monkeypatch.context() as patched:
+        patched.setattr("easysteer_data.shards.layer_tar.SMALL_BYTES", 1)  # files are written in place
         watch = Watch(patched)
         capture_corpus(settings, tmp_path / "early")
     assert watch.asked

@@ -61,6 +61,36 @@ def test_a_heap_that_others_froze_stays_frozen_and_is_counted_once(monkeypatch: 
     assert found() is None
 
 
+def test_captures_that_overlap_keep_it_frozen_until_the_last_one_ends() -> None:
+    first, second = FrozenHeap(), FrozenHeap()
+    node = Node()
+    found = weakref.ref(node)
+    with first:
+        second.__enter__()
+    del node
+    gc.collect()
+    assert found() is not None
+    second.__exit__(None, None, None)
+    gc.collect()
+    assert found() is None
+    assert not FrozenHeap.is_of_others
+
+
+def test_a_heap_that_others_have_let_go_is_frozen_again() -> None:
+    gc.freeze()
+    with FrozenHeap():
+        pass
+    gc.unfreeze()
+    assert FrozenHeap.is_of_others
+    FrozenHeap.look_again()
+    node = Node()
+    found = weakref.ref(node)
+    with FrozenHeap():
+        del node
+        gc.collect()
+        assert found() is not None
+
+
 def test_the_few_objects_that_python_freezes_at_its_start_are_not_the_users() -> None:
     # As Python 3.12 does; in a process of its own, whose heap is as small as it is then.
     script = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,27 @@ import pytest
 import torch
 
 from easysteer_data.errors import ProofError, RunError
-from easysteer_data.shards import RunWriter, layout
+from easysteer_data.shards import RunWriter, StreamHeader, layout
+from easysteer_data.shards.durable import DurableFile, partial_name
 from easysteer_data.shards.index import layer_keys
+from easysteer_data.shards.layer_tar import LayerTarWriter
+from easysteer_data.shards.pack import packs_of
 from easysteer_data.shards.side_by_side import SideBySide
 from easysteer_data.types import CapturedPrompt, CapturedShard, Stream
 from tests.shards.made import Made, files_of, make_run, write_run
 
+IN_PLACE = {"hidden_states": StreamHeader((0, 3, 12), 2**14, "float32")}
 
-@pytest.fixture
-def made() -> Made:
-    return make_run()
+
+@pytest.fixture(params=["brought together", "in place"])
+def made(request: pytest.FixtureRequest) -> Made:
+    """A run whose rows are too short to be written where they lie, and one whose rows are not."""
+    made = make_run() if request.param == "brought together" else make_run(streams=IN_PLACE, pack_bytes=2**20)
+    for shard in made.shards:
+        writer = LayerTarWriter(Path(), made.header, shard, packs_of(shard, made.header), None)
+        for key in layer_keys(made.header.layers):
+            assert writer.has_bytes(key) == (request.param == "in place")
+    return made
 
 
 def to_come(shard: CapturedShard) -> CapturedShard:
@@ -60,8 +72,9 @@ def test_layers_are_written_as_they_come_and_the_run_has_the_bytes_of_any_other(
             for stream, layer_id in layer_keys(made.header.layers)[:-1]:
                 coming.values[stream][layer_id].copy_(shard.values[stream][layer_id])
                 work.begin((stream, layer_id))
-                wait_for(tmp_path / "b" / layout.tar_name(stream, layer_id, shard.number))
+                wait_for(partial_name(tmp_path / "b" / layout.tar_name(stream, layer_id, shard.number)))
             assert shard.number not in writer.done
+            assert not list((tmp_path / "b").rglob(f"shard-{shard.number:06d}.tar"))  # as yet unproven
             stream, layer_id = layer_keys(made.header.layers)[-1]
             coming.values[stream][layer_id].copy_(shard.values[stream][layer_id])
             writer.write(replace(shard, values=coming.values))
@@ -86,7 +99,8 @@ def test_what_was_begun_of_other_rows_is_written_anew(tmp_path: Path, made: Made
             for key in layer_keys(made.header.layers):
                 work.begin(key)
             if other == "meanwhile":  # these rows came after others in the same memory
-                wait_for(tmp_path / "b" / layout.tar_name(*layer_keys(made.header.layers)[0], shard.number))
+                first = layer_keys(made.header.layers)[0]
+                wait_for(partial_name(tmp_path / "b" / layout.tar_name(*first, shard.number)))
                 for stream, layers in shard.values.items():
                     for layer_id, rows in layers.items():
                         coming.values[stream][layer_id].copy_(rows)
@@ -118,7 +132,7 @@ def test_what_was_begun_and_never_written_leaves_no_file(tmp_path: Path, made: M
         assert work is not None
         for key in layer_keys(made.header.layers):
             work.begin(key)
-            wait_for(tmp_path / layout.tar_name(*key, 0))
+            wait_for(partial_name(tmp_path / layout.tar_name(*key, 0)))
     assert work.has_ended
     assert files_of(tmp_path) == before
     write_run(tmp_path, made)
@@ -148,13 +162,70 @@ def test_what_was_begun_is_removed_and_the_folder_let_go_also_if_that_is_interru
         assert work is not None
         for key in layer_keys(made.header.layers):
             work.begin(key)
-            wait_for(tmp_path / layout.tar_name(*key, shard.number))
+            wait_for(partial_name(tmp_path / layout.tar_name(*key, shard.number)))
     with pytest.raises(KeyboardInterrupt):
         writer.__exit__(None, None, None)
     assert n_closed == 2
     assert files_of(tmp_path) == before
     assert writer.begin(third) is None
     write_run(tmp_path, made)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_errors_of_a_layer_that_can_not_be_removed_either_are_all_told_and_nothing_waits(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    discard = DurableFile.discard
+
+    def read_only(file: DurableFile) -> None:
+        discard(file)
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def broken(_file: DurableFile, _data: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    shard = made.shards[0]
+    with RunWriter.open(tmp_path, made.header) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(DurableFile, "write", broken)
+            patched.setattr(DurableFile, "discard", read_only)
+            if begun:
+                work = writer.begin(shard)
+                assert work is not None
+                for key in layer_keys(made.header.layers):
+                    work.begin(key)
+            with pytest.raises(RunError) as told:
+                writer.write(shard)
+        assert "Input/output error" in str(told.value)
+        assert not list(tmp_path.rglob("*.partial"))
+        writer.write(shard)
+
+
+def test_a_shard_that_can_not_be_committed_leaves_no_file(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunWriter.open(tmp_path, made.header) as writer:
+        before = files_of(tmp_path)
+        with monkeypatch.context() as patched:
+
+            def full(_path: Path, _data: bytes) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patched.setattr("easysteer_data.shards.writer.append_durably", full)
+            with pytest.raises(RunError, match="disk"):
+                writer.write(made.shards[0])
+        assert files_of(tmp_path) == before
+        writer.write(made.shards[0])
+
+
+def test_a_shard_that_is_being_written_is_not_taken_over(tmp_path: Path, made: Made) -> None:
+    write_run(tmp_path / "a", made)
+    with RunWriter.open(tmp_path / "b", made.header) as writer:
+        assert writer.begin(made.shards[0]) is not None
+        with RunWriter.open(tmp_path / "c", made.header) as other:
+            entry = other.write(made.shards[0])
+        with pytest.raises(RunError, match="shard 0 is being written already"):
+            writer.adopt(entry, tmp_path / "c", keep=True)
 
 
 def test_a_shard_is_not_begun_twice_nor_once_it_is_written_nor_if_it_is_not_as_planned(
