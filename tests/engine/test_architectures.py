@@ -56,6 +56,8 @@ DEEPSEEK = SHAPE | {
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
 }
+# Where the processor has AMX, vLLM would take attention that computes in bfloat16 alone.
+IN_FLOAT32 = {"attention_backend": "CPU_MLA"}
 MAMBA2: dict[str, Any] = {
     "mamba_d_conv": 4,
     "mamba_d_head": 32,
@@ -100,12 +102,15 @@ CASES = {
         "qwen3_moe", MIXED | {"head_dim": 32, "num_experts": 8, "mlp_only_layers": [1]}, EXPERTS
     ),
     "OLMoE": Case("olmoe", MIXED | {"num_experts": 8}, EXPERTS),
-    "DeepSeek-V2": Case("deepseek_v2", DEEPSEEK | {"n_group": 1, "topk_group": 1}, EXPERTS, head_size=16),
+    "DeepSeek-V2": Case(
+        "deepseek_v2", DEEPSEEK | {"n_group": 1, "topk_group": 1}, EXPERTS, head_size=16, options=IN_FLOAT32
+    ),
     "DeepSeek-V3": Case(
         "deepseek_v3",
         DEEPSEEK | {"n_group": 2, "topk_group": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         EXPERTS,
         head_size=16,
+        options=IN_FLOAT32,
     ),
     "Falcon-H1": Case("falcon_h1", GROUPED | MAMBA2 | {"mamba_d_ssm": 256}),
     "GraniteMoeHybrid": Case(
